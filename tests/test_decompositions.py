@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import layernorm as ln
+from support.comparing import leaves
 from support.networks import NETWORKS, int8
 from support.processes import python
 from support.repository import loaded
@@ -35,10 +36,6 @@ def plain(module, args, kwargs=None, **options):
 def names_of_ops(program):
     targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
     return {target.namespace for target in targets if isinstance(target, torch._ops.OpOverload)}
-
-
-def leaves(found):
-    return torch.utils._pytree.tree_leaves(found)
 
 
 def assert_same(found, expected, dtype=torch.float64):

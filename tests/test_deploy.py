@@ -10,6 +10,7 @@ import torch
 
 from support.processes import program, python
 from support.repository import ROOT, loaded
+from support.threads import threads
 
 pytestmark = [  # of torch's exporter, of its own code
     pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),
@@ -86,17 +87,14 @@ def test_the_stream_is_the_whole_and_needs_its_state():
     assert "at most 1e-04 allowed" in said
 
 
-def test_the_benchmark_of_what_is_deployed(tmp_path, monkeypatch, capsys):
+def test_the_benchmark_of_what_is_deployed(tmp_path, monkeypatch):
     """int8 makes the file small and the score a little wrong; the other ways out do neither."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     monkeypatch.setattr(sys, "path", list(sys.path))
     arguments = "deployed.py --hidden-size 64 --updates 40 --rounds 1 --json"
     monkeypatch.setattr(sys, "argv", [*arguments.split(), str(tmp_path / "f")])
-    threads = torch.get_num_threads()
-    try:
+    with threads(1):  # the benchmark sets their number
         loaded("benchmarks/deployed.py").main()
-    finally:
-        torch.set_num_threads(threads)
     rows = {row["name"]: row for row in json.loads((tmp_path / "f").read_text())["rows"]}
     assert rows["ONNX int8, all"]["MB"] < rows["ONNX int8, W x"]["MB"] < rows["ONNX"]["MB"]
     for name, row in rows.items():

@@ -438,17 +438,6 @@ def test_no_initial_state_is_zeros(network):
     close([got, *flat(last)], [output, *final])
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_a_cut_at_the_first_step_discards_the_initial_state_forwards_only(network):
-    x, state, p = case(network, T=3, B=2)
-    reset = np.array([[1, 0], [0, 0], [0, 0]], bool)
-    zeroed = [part * np.array([[0.0], [1.0]]) for part in state]
-    for reverse, initial in ((False, zeroed), (True, state)):
-        got = call(network, x, state, p, reset=reset, reverse=reverse)
-        expected, final = oracle.run(network, x, initial, p, PAPER[network], reverse=reverse)
-        close(detached(*got), [expected, *final])
-
-
 # --- Modules ---
 
 
@@ -626,16 +615,6 @@ def test_lengths_and_packing_are_the_loop_over_sequences(network, bidirectional,
         close([padded, *final], expected)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_a_length_of_zero_returns_the_initial_state(network):
-    module, x, state, _ = module_case(network)
-    output, *final = apply(module, x, state, lengths=[0, 3, 0])
-    assert not output[:, [0, 2]].any()
-    assert output[:3, 1].all()
-    for got, initial in zip(final, state, strict=True):
-        assert np.array_equal(got[:, [0, 2]], initial[:, [0, 2]])
-
-
 @pytest.mark.parametrize("lengths", [None, [7, 4, 2]], ids=str)
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("network", NETWORKS)
@@ -665,13 +644,3 @@ def test_reset_is_the_loop_over_pieces(network, bidirectional, lengths):
                 if final_one[d]:
                     part[d::directions, b] = value[d::directions]
     close([output, *final], [expected, *last])
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_reset_of_a_packed_sequence(network):
-    module, x, state, p = module_case(network)
-    lengths, reset = [2, 5, 4], some_cuts(14, x)
-    packed = pack_padded_sequence(tensor(x), torch.tensor(lengths), enforce_sorted=False)
-    output, *final = apply(module, packed, state, reset=torch.tensor(reset))
-    expected, last = oracle.stack(network, x, state, p, f=PAPER[network], lengths=lengths, reset=reset)
-    close([pad_packed_sequence(output)[0], *final], [expected, *last])

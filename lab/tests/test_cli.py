@@ -110,8 +110,6 @@ WRONG = {
     "data nosuch": "unknown action 'nosuch'; there are: list, prepare",
     "search RUN": "missing: SENTENCE; expected: layernorm search RUN SENTENCE ... [OPTIONS]",
     "sample draw": "missing: RUN; expected: layernorm sample draw RUN [OPTIONS]",
-    "stability --network GUR": "unknown network 'GUR'; did you mean 'GRU'?",
-    "geometry --seed x": "--seed must be a whole number, got 'x'",
     "doctor now": "unexpected 'now'; expected: layernorm doctor [OPTIONS]",
 }
 """Wrong words, and the one line that answers them: what was given, and what is expected."""
@@ -154,7 +152,7 @@ def test_every_help_page_looks_alike(words, columns, capsys, monkeypatch):
 
 
 def test_a_help_page_tells_choices_and_defaults_of_the_preset(capsys):
-    assert cli.main(["run", "digits", "--preset", "smoke", "--help"]) == 0
+    assert cli.main(["run", "digits", "--preset", "smoke", "-h"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "--norm NAME ... what is normalised:" in text
     assert "[one of none, layer, batch, batch-hidden; default: none layer batch]" in text
@@ -184,7 +182,6 @@ def test_a_help_page_tells_choices_and_defaults_of_the_preset(capsys):
             ["run", "digits", "--checkpoint-seconds", "nan"],
             "--checkpoint-seconds must be a finite number, at least 0, got nan",
         ),
-        (["run", "digits", "--data", "."], "digits does not take --data: its data need no folder"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments, message, tmp_path, monkeypatch, capsys):
@@ -343,7 +340,7 @@ def test_a_second_process_is_refused(tmp_path, capsys):
         refused([*QUICK, "--out", str(tmp_path)], 1, "is in use by another process", capsys)
 
 
-def test_a_full_disk_fails_with_one_line_and_the_run_goes_on_later(tmp_path, capsys):
+def test_a_full_disk_fails_with_one_line_and_the_run_goes_on_later(tmp_path):
     command = [*QUICK, "--hidden", "64", "--out", str(tmp_path)]
 
     with processes.process(processes.with_small_files, 20_000, command, errors=tmp_path / "said") as process:
@@ -480,7 +477,7 @@ REAL = Path(os.environ.get("LAYERNORM_DATA", ""))  # read before the fixture hid
 
 
 @pytest.mark.skipif("LAYERNORM_DATA" not in os.environ, reason="needs the real MNIST")
-def test_mnist_itself(tmp_path, monkeypatch, capsys):
+def test_mnist_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERNORM_DATA", str(REAL))
     command = ["run", "mnist", "--preset", "smoke", "--norm", "layer", "--batch-size", "128", "--epochs", "5"]
     assert cli.main([*command, "--out", str(tmp_path)]) == 0

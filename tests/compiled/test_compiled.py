@@ -16,6 +16,7 @@ from layernorm.equations.arguments import NormArguments, RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 from support.formula_space import drawn, every_formula, with_changes
 from support.processes import python
+from support.threads import threads
 
 compiled = pytest.importorskip("layernorm.engines.compiled", exc_type=ImportError)
 _compile = sys.modules["layernorm.engines.compiled._compile"]
@@ -181,14 +182,10 @@ def test_many_layers_are_all_compiled(counted):
 
 @pytest.mark.compiles
 def test_each_number_of_threads_has_code_of_its_own(counted):
-    before = torch.get_num_threads()
-    try:
-        with torch._dynamo.config.patch(recompile_limit=1), ln.backends.use("compiled"), torch.no_grad():
-            for threads in (1, 2, 1):
-                torch.set_num_threads(threads)
+    with torch._dynamo.config.patch(recompile_limit=1), ln.backends.use("compiled"), torch.no_grad():
+        for number in (1, 2, 1):
+            with threads(number):
                 ln.RNN(2, 3)(torch.randn(2, 3, 2))
-    finally:
-        torch.set_num_threads(before)
     assert counted() == 2
 
 

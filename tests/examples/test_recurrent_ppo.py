@@ -1,21 +1,13 @@
 """The example of recurrent PPO: it runs, and its one call over a rollout is what was played step by step."""
 
-import sys
-
 import pytest
 import torch
 
 from support.processes import program
-from support.repository import ROOT, loaded
+from support.repository import ROOT
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 FILE = ROOT / "examples" / "recurrent_ppo.py"
-
-
-@pytest.fixture(scope="module")
-def example():
-    yield loaded(FILE)
-    del sys.modules[FILE.stem]
 
 
 @pytest.mark.parametrize("norm", [pytest.param("none", marks=pytest.mark.long), "layer"])

@@ -1,22 +1,15 @@
 """The example of recurrent reinforcement learning: it runs, it learns, and its stored states are the collector's."""
 
 import re
-import sys
 
 import pytest
 import torch
 
 from support.processes import program
-from support.repository import ROOT, loaded
+from support.repository import ROOT
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 FILE = ROOT / "examples" / "recurrent_q.py"
-
-
-@pytest.fixture(scope="module")
-def example():
-    yield loaded(FILE)
-    del sys.modules[FILE.stem]
 
 
 @pytest.mark.parametrize("updates", [5, pytest.param(300, marks=pytest.mark.long)])

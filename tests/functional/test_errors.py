@@ -90,6 +90,7 @@ ZEROS = torch.zeros(2, 5)
         (lambda: layer_norm(X, (3,), 1.0), TypeError, "layer_norm: expected weight to be a Tensor, got float"),
         (lambda: layer_norm(X, 3), TypeError, "expected normalized_shape to be a tuple of ints, got int"),
         (lambda: layer_norm(X, (np.float32(3),)), TypeError, "to be a tuple of ints, got one of float32"),
+        (lambda: layer_norm(X, (3.0,)), TypeError, "to be a tuple of ints, got one of float"),
         (lambda: layer_norm(X, [[3]]), TypeError, "to be a tuple of ints, got one of list"),
         (lambda: layer_norm(X, (-1,), torch.ones(3)), RuntimeError, r"given normalized_shape=\[-1\], expected input"),
     ],

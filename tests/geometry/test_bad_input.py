@@ -4,14 +4,9 @@ import pytest
 import torch
 
 from layernorm import geometry as geo
+from support.drawing import normal
 
 NAN = float("nan")
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 W, B, G, X, D = normal(4, 3), normal(4, seed=1), normal(4, seed=2), normal(6, 3, seed=3), normal(4, seed=4)
 P = {"weight": W, "bias": B, "gain": G}
 MODEL = geo.normalized_glm("layer")

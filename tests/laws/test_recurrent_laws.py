@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from torch.nn.utils.parametrize import is_parametrized
 
 import layernorm as ln
+from support.drawing import normal
 from support.networks import GATES, MODULE, flat
 
 EPS = 1e-30  # the laws hold without eps; this is below the last digit of any variance drawn here
@@ -160,7 +161,7 @@ class Case:
 
     def normal(self, *shape):
         self.seed += 1
-        return torch.randn(shape, generator=torch.Generator().manual_seed(self.seed), dtype=torch.float64)
+        return normal(*shape, seed=self.seed)
 
 
 cases = st.builds(Case, st.integers(0, 2**20), st.floats(0.1, 0.5) | st.floats(2.0, 10.0), st.booleans())

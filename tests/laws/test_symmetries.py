@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import layernorm as ln
+from support.drawing import normal
 from support.networks import GATES, MODULE, NETWORKS, as_hx, flat
 
 T, B, I, H = 4, 5, 3, 4  # noqa: E741
@@ -12,11 +13,9 @@ LENGTHS = [None, [4, 2, 4, 1, 3]]
 
 every = pytest.mark.parametrize(("network", "norm"), [(n, norm) for n in NETWORKS for norm in NORMS])
 lengths_or_not = pytest.mark.parametrize("lengths", LENGTHS, ids=["full", "lengths"])
-modes = pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+MODES = [(n, norm, training) for n in NETWORKS for norm in NORMS for training in (True, False)[: 1 + (norm == "batch")]]
+every_mode = pytest.mark.parametrize(("network", "norm", "training"), MODES)
+"""Of batch norm training and evaluation; the others do the same in both."""
 
 
 def made(network, norm, **more):
@@ -50,8 +49,7 @@ def differ(a, b):
     assert float((a - b).norm() / b.norm()) > 1e-3
 
 
-@every
-@modes
+@every_mode
 def test_the_order_of_units_is_free(network, norm, training):
     module = made(network, norm).train(training)
     other = made(network, norm).train(training)
@@ -74,8 +72,7 @@ def test_the_order_of_units_is_free(network, norm, training):
     differ(output[..., order], output)
 
 
-@every
-@modes
+@every_mode
 @lengths_or_not
 def test_the_order_of_rows_is_free(network, norm, training, lengths):
     module = made(network, norm, bidirectional=True).train(training)
@@ -87,8 +84,7 @@ def test_the_order_of_rows_is_free(network, norm, training, lengths):
     same(got, (output[:, order], tuple(s[:, order] for s in final)))
 
 
-@every
-@modes
+@every_mode
 @lengths_or_not
 def test_a_row_depends_on_its_neighbours_in_training_under_batch_norm_only(network, norm, training, lengths):
     module = made(network, norm, bidirectional=True).train(training)
@@ -102,8 +98,7 @@ def test_a_row_depends_on_its_neighbours_in_training_under_batch_norm_only(netwo
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
-@every
-@modes
+@every_mode
 @lengths_or_not
 def test_the_reverse_direction_is_forward_on_what_is_reversed(network, norm, training, lengths):
     """With lengths each row is reversed by itself; batch norm's steps are counted as they are taken."""
@@ -123,8 +118,7 @@ def test_the_reverse_direction_is_forward_on_what_is_reversed(network, norm, tra
     differ(got, output[..., H:])
 
 
-@every
-@modes
+@every_mode
 def test_two_calls_are_one_but_under_batch_norm_whose_steps_are_counted(network, norm, training):
     module = made(network, norm).train(training)
     x, state = given(module)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from torch.nn.utils.parametrizations import weight_norm
 
 import layernorm as ln
+from support.drawing import normal
 
 # The laws hold without eps. torch's batch norm refuses 0; 1e-30 is below the last digit of any variance drawn here.
 EPS = 1e-30
@@ -46,7 +47,7 @@ class Case:
 
     def normal(self, *shape):
         self.seed += 1
-        return torch.randn(shape, generator=torch.Generator().manual_seed(self.seed), dtype=torch.float64)
+        return normal(*shape, seed=self.seed)
 
 
 scales = st.floats(0.02, 0.5) | st.floats(2.0, 50.0)

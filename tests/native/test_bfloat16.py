@@ -9,20 +9,18 @@ import layernorm as ln
 from layernorm.equations.arguments import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 from support.formula_space import drawn, every_formula
-from support.instruction_sets import EVERY_SET, SETS, start
+from support.instruction_sets import EVERY_SET
+from support.threads import threads
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 from layernorm.engines.native import _recurrent  # noqa: E402
 
+pytestmark = [
+    pytest.mark.usefixtures("instruction_set"),
+    pytest.mark.parametrize("instruction_set", EVERY_SET, indirect=True),
+]
 NETWORKS = ["LSTM", "GRU", "RNN"]
 UNIT = 2.0**-8  # a rounding to bfloat16
-
-
-@pytest.fixture(autouse=True, params=EVERY_SET)
-def products(request):
-    start(request.param)
-    yield
-    start(SETS[-1])
 
 
 def narrow(arguments):
@@ -112,14 +110,10 @@ def test_bits_do_not_depend_on_threads_or_on_other_rows(network):
     recurrence = Recurrence(network, PRESETS["paper"][network])
     arguments = narrow(drawn(recurrence, 12, 67, 33, 41, 41, True, True))
     few = narrow(drawn(recurrence, 10, 1, 33, 900, 900, True, True))  # columns are shared out
-    before = torch.get_num_threads()
-    try:
-        found = []
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
+    found = []
+    for number in (1, 3):
+        with threads(number):
             found.append([t for a in (arguments, few) for t in both_ways(native, a, recurrence, False)[0]])
-    finally:
-        torch.set_num_threads(before)
     assert all(map(torch.equal, *found))
     a = RecurrentArguments(*arguments, recurrence, False)
     poisoned = a.input.clone()

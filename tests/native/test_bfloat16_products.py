@@ -9,11 +9,14 @@ from test_native_recurrent import both_ways
 
 import layernorm as ln
 from support.formula_space import drawn, every_formula
-from support.instruction_sets import EVERY_SET, SETS, WITH_BFLOAT16, start
+from support.instruction_sets import EVERY_SET, WITH_BFLOAT16
+from support.threads import threads
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 
 ROUNDING = [name for name in EVERY_SET if name in WITH_BFLOAT16]
+every_set = pytest.mark.parametrize("instruction_set", EVERY_SET, indirect=True)
+rounding_sets = pytest.mark.parametrize("instruction_set", ROUNDING, indirect=True)
 
 
 def allow(rnn="none", matmul="ieee"):
@@ -25,13 +28,6 @@ def allow(rnn="none", matmul="ieee"):
 def switches():
     yield
     allow()
-
-
-@pytest.fixture(params=ROUNDING)
-def rounding(request):
-    start(request.param)
-    yield
-    start(SETS[-1])
 
 
 def a_network(network="LSTM", B=40):
@@ -49,10 +45,9 @@ def same(a, b):
     return all(map(torch.equal, a, b))
 
 
-@pytest.mark.parametrize("name", EVERY_SET)
-def test_which_switch_decides(name):
+@every_set
+def test_which_switch_decides(instruction_set):
     """That of recurrent networks; where it says nothing, that of products. Sets without bfloat16 keep float32."""
-    start(name)
     given, found = a_network(), {}
     found["default"] = trained(*given)
     for rnn, matmul in [("none", "bf16"), ("bf16", "ieee"), ("ieee", "bf16"), ("tf32", "bf16"), ("none", "tf32")]:
@@ -62,14 +57,14 @@ def test_which_switch_decides(name):
     torch.set_float32_matmul_precision("medium")
     found["medium"] = trained(*given)
     torch.set_float32_matmul_precision("highest")
-    start(SETS[-1])
     rounded = {key for key, tensors in found.items() if not same(tensors, found["default"])}
-    assert rounded == ({("none", "bf16"), ("bf16", "ieee"), "medium"} if name in ROUNDING else set())
+    assert rounded == ({("none", "bf16"), ("bf16", "ieee"), "medium"} if instruction_set in ROUNDING else set())
     assert same(found["medium"], found["bf16", "ieee"])
 
 
+@rounding_sets
 @pytest.mark.parametrize("B", [33, 49])
-def test_products_are_of_rounded_numbers_and_sums_are_float32(rounding, B):
+def test_products_are_of_rounded_numbers_and_sums_are_float32(instruction_set, B):
     """One step, against float64: x, h, the weights and dz are rounded; a sum of n products is off by n roundings."""
     I, H = 2 * B + 17, 3 * B - 10  # noqa: E741
     module = ln.RNN(I, H, norm=None, bias=False, nonlinearity="relu")
@@ -89,8 +84,9 @@ def test_products_are_of_rounded_numbers_and_sums_are_float32(rounding, B):
         assert ((a.double() - exact).abs() <= 1.01 * (n + 1) * 2.0**-24 * terms).all()
 
 
+@rounding_sets
 @pytest.mark.parametrize("network", NETWORKS)
-def test_formulas_of_every_kind(rounding, network):
+def test_formulas_of_every_kind(instruction_set, network):
     """Off by no more than a network in bfloat16 may be (`test_bfloat16.py`), without a rounding of the results."""
     for recurrence, (*sizes, reverse, lengths, reset) in list(every_formula(network, SHAPES))[::7]:
         x, state, params, *masks = drawn(recurrence, *sizes, lengths, reset)
@@ -109,7 +105,8 @@ def test_formulas_of_every_kind(rounding, network):
             assert (a - b).norm() <= TIMES * max(change) + 1e-5 * b.norm(), (recurrence, sizes)
 
 
-def test_the_backward_is_that_of_its_forward(rounding):
+@rounding_sets
+def test_the_backward_is_that_of_its_forward(instruction_set):
     given = a_network()
     wide = trained(*given)
     assert same(trained(*given, between=lambda: allow("bf16")), wide)
@@ -118,7 +115,8 @@ def test_the_backward_is_that_of_its_forward(rounding):
     assert same(trained(*given, between=allow), rounded)
 
 
-def test_the_dispatcher_goes_the_same_way(rounding):
+@rounding_sets
+def test_the_dispatcher_goes_the_same_way(instruction_set):
     given = a_network()
     allow("bf16")
     expected = trained(*given)
@@ -126,20 +124,18 @@ def test_the_dispatcher_goes_the_same_way(rounding):
         assert same(trained(*given), expected)
 
 
-def test_bits_do_not_depend_on_threads(rounding):
+@rounding_sets
+def test_bits_do_not_depend_on_threads(instruction_set):
     allow("bf16")
-    before, found = torch.get_num_threads(), []
-    given = a_network("GRU", 67)
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
+    given, found = a_network("GRU", 67), []
+    for number in (1, 3):
+        with threads(number):
             found.append(trained(*given))
-    finally:
-        torch.set_num_threads(before)
     assert same(*found)
 
 
-def test_calls_of_few_rows_are_not_rounded(rounding):
+@rounding_sets
+def test_calls_of_few_rows_are_not_rounded(instruction_set):
     module, x, d = a_network(B=2)
     expected = trained(module, x, d)
     allow("bf16")

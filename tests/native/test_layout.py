@@ -47,7 +47,3 @@ def test_a_library_of_another_layout_is_refused(name, change, monkeypatch):
     monkeypatch.setattr(_layout, name, type(name, (ctypes.Structure,), {"_fields_": changed}))
     with pytest.raises(ImportError, match="do not belong together; install layernorm again"):
         _library._load(_library._find())
-
-
-def test_the_library_of_this_version_is_taken():
-    assert _library._load(_library._find()).layernorm_fits

@@ -13,6 +13,7 @@ from layernorm.formula import PRESETS, Recurrence
 from layernorm.functional import recurrent
 from support.formula_space import drawn, drawn_changes, every_formula, in_types
 from support.instruction_sets import WITH_BFLOAT16, rest_of, share_of
+from support.threads import threads
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -143,14 +144,10 @@ def test_bits_do_not_depend_on_threads(network):
         drawn(recurrence, 5, 40, 33, 200, 200, True, True),
         drawn_changes(recurrence, 5, 40, 200, 200, 7),
     )
-    before = torch.get_num_threads()
-    try:
-        found = []
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
+    found = []
+    for number in (1, 2, 3):
+        with threads(number):
             found.append(results("native", recurrence, arguments, False, (), True, changes))
-    finally:
-        torch.set_num_threads(before)
     for other in found[1:]:
         assert all(torch.equal(found[0][name], other[name]) for name in other)
 

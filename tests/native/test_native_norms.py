@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import layernorm as ln
 from layernorm.engines import reference
 from layernorm.equations.arguments import NormArguments
+from support.threads import threads
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -81,12 +82,8 @@ def test_sizes_at_which_threads_and_groups_share_the_work():
 def test_results_that_go_past_the_caches_have_the_bits_of_their_rows():
     """8 MB and more are written so, if each row fills whole vectors; one thread's part is read by another."""
     x, _, dy, _, weight, bias = problem(2100, 1024, torch.float32, torch.float32)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
+    with threads(2):
         found = output_and_gradient(x, weight, bias, dy)
-    finally:
-        torch.set_num_threads(before)
     parts = [output_and_gradient(x, weight, bias, dy) for x, dy in zip(x.split(300), dy.split(300), strict=True)]
     for whole, rows in zip(found, zip(*parts, strict=True), strict=True):
         assert torch.equal(whole, torch.cat(rows))
@@ -128,13 +125,10 @@ def sharing(M, N, dtype):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_bits_do_not_depend_on_threads(dtype):
-    before, found = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
+    found = []
+    for number in (1, 2, 3):
+        with threads(number):
             found.append(both(*sharing(999, 300, dtype))[0])
-    finally:
-        torch.set_num_threads(before)
     for other in found[1:]:
         assert all(map(torch.equal, found[0], other))
 

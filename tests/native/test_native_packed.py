@@ -8,9 +8,10 @@ from layernorm.formula import PLAIN, Recurrence, resolve
 from support import packing
 from support.formula_space import every_formula
 from support.instruction_sets import share_of
+from support.threads import threads
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
-pytestmark = pytest.mark.usefixtures("instruction_set")
+in_every_set = pytest.mark.usefixtures("instruction_set")
 
 # T, B, I, H, P. The backward has blocks of 384 lines; the forward has groups of 24 rows, and blocks of steps by memory.
 SHAPES = [(11, 3, 4, 6, 3), (5, 7, 3, 17, 5), (3, 1, 2, 1, 1), (7, 30, 40, 33, 16), (60, 13, 5, 16, 7)]
@@ -25,25 +26,23 @@ def test_every_formula(network, part, instruction_set):
         packing.compare(native, *packing.both_calls(recurrence, *sizes, reverse, reset, k % 16, seed=k))
 
 
+@in_every_set
 @pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.long), True])
 def test_threads_share_out_the_lines(reverse):
     """One long row and many short ones, lengths that all differ, and equal ones; bits do not depend on the threads."""
     recurrence = Recurrence("LSTM", resolve("paper", "LSTM"))
-    before = torch.get_num_threads()
-    try:
-        for T, B, seed in ((300, 5, 0), (40, 70, 3), (2, 400, 5), (3, 1, 0)):
-            padded, packed, lengths = packing.both_calls(recurrence, T, B, 6, 9, 9, reverse, True, 3, seed)
-            torch.set_num_threads(1)
+    for T, B, seed in ((300, 5, 0), (40, 70, 3), (2, 400, 5), (3, 1, 0)):
+        padded, packed, lengths = packing.both_calls(recurrence, T, B, 6, 9, 9, reverse, True, 3, seed)
+        with threads(1):
             packing.compare(native, padded, packed, lengths)
             grads = [r.cos() for r in native.recurrent_forward(packed, False)]
             one = packing.forward_and_backward(native, packed, grads)
-            for threads in (2, 3):
-                torch.set_num_threads(threads)
+        for number in (2, 3):
+            with threads(number):
                 assert all(map(torch.equal, one, packing.forward_and_backward(native, packed, grads)))
-    finally:
-        torch.set_num_threads(before)
 
 
+@in_every_set
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("reverse", [False, True])
@@ -64,6 +63,7 @@ def test_other_types_as_the_padded_call(network, dtype, reverse):
         assert float((a - b).double().abs().max()) <= 32 * unit * (1 + float(b.double().abs().max())), place
 
 
+@in_every_set
 def test_what_no_row_has_is_not_read():
     """A row's results do not depend on its neighbours, nor on how much longer these are."""
     recurrence = Recurrence("GRU", resolve("paper", "GRU"))

@@ -11,6 +11,7 @@ from layernorm.equations.arguments import NO_CHANGES, RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Recurrence
 from support.formula_space import drawn, drawn_changes, every_formula, in_types
 from support.instruction_sets import rest_of, share_of
+from support.threads import threads
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -146,15 +147,10 @@ def test_bits_do_not_depend_on_threads_or_on_other_rows(network, kind):
     changes = drawn_changes(recurrence, 12, 70, 40, 40, kind)
     few_changes = drawn_changes(recurrence, 10, 1, 900, 900, kind)
     few = drawn(recurrence, 10, 1, 33, 900, 900, True, True)  # fewer rows than threads: columns are shared out
-    before = torch.get_num_threads()
-    try:
-        found = []
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            calls = ((arguments, changes), (few, few_changes))
+    calls, found = ((arguments, changes), (few, few_changes)), []
+    for number in (1, 2, 3):
+        with threads(number):
             found.append([t for a, c in calls for t in both_ways(native, a, recurrence, False, None, c)[0]])
-    finally:
-        torch.set_num_threads(before)
     for other in found[1:]:
         assert all(map(torch.equal, found[0], other))
     x = arguments[0]
@@ -195,24 +191,6 @@ def test_bits_of_few_rows_do_not_depend_on_their_number(network, dtype, most, in
         found = of_rows(few, [s[:rows] for s in state])
         assert all(torch.equal(a[0], b[0]) for a, b in zip(first, found, strict=True))
     assert all(torch.equal(a[0], b[-1]) for a, b in zip(last, found, strict=True))
-
-
-def test_padding_may_hold_anything():
-    """Neither results nor gradients know what lies beyond a row's length."""
-    module, x, lengths = ln.LSTM(5, 7, bidirectional=True), torch.randn(6, 3, 5), torch.tensor([6, 2, 0])
-    found = []
-    for fill in (0.0, float("nan")):
-        y = torch.where((torch.arange(6)[:, None] < lengths)[..., None], x, fill).requires_grad_()
-        with ln.backends.use("native"):
-            output, _ = module(y, lengths=lengths)
-        found.append([output, *torch.autograd.grad(output.sum(), [y, *module.parameters()])])
-    assert all(map(torch.equal, *found))
-
-
-def test_strided_input():
-    module, x = ln.GRU(6, 9, batch_first=True).double(), torch.randn(4, 5, 12, dtype=torch.float64)
-    for view in (x[..., :6], x[..., ::2], x.transpose(0, 1)[..., 3:9], x[:1, :, :6].expand(4, 5, 6)):
-        torch.testing.assert_close(module(view)[0], module(view.contiguous())[0], rtol=0, atol=1e-13)
 
 
 def test_extreme_sums_saturate():

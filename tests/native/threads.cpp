@@ -42,11 +42,8 @@ template <class Type> static double recurrent(int64_t T, int64_t B, Kind kind = 
     std::vector<uint8_t> reset(T * B);
     for (int64_t b = 0; b < B; ++b) lengths[b] = T - b % 3;
     for (int64_t q = 0; q < T * B; ++q) reset[q] = q % 5 == 0;
-    if (kind >= BETWEEN) n.kept_c = kept_c.data();  // more is saved then
-    if (kind == CASES) n.batch_norm = MADE_WITH_ENDED;
     n.T = T, n.B = B, n.I = I, n.H = n.P = H, n.gates = G, n.together = G, n.split = 1, n.norm = 1, n.cell = 1, n.eps = 1e-5;
-    const Saved saved = saved_sizes(n);
-    const int64_t Z = row_of_summed_inputs(n), Hp = saved.c;
+    const int64_t Z = row_of_summed_inputs(n), Hp = round_up(H, PAD);
     const auto drawn = numbers<Type>;
     std::vector<Type> x = drawn(T * B * I), h0 = drawn(B * H), c0 = drawn(B * H), w_ih = drawn(G * H * I),
                       w_hh = drawn(G * H * H), y(T * B * H), h(B * H), c(B * H), so(T * B * H), dy = drawn(T * B * H),
@@ -61,6 +58,7 @@ template <class Type> static double recurrent(int64_t T, int64_t B, Kind kind = 
     n.saved_output = so.data();
     Numbers moments(PLACES * 2 * T * G * H);
     if (kind == CASES) {
+        n.batch_norm = MADE_WITH_ENDED;
         n.saved_statistics = nullptr;
         for (int64_t k = 0; k < PLACES; ++k) {
             n.mean[k] = moments.data() + 2 * k * T * G * H;
@@ -69,7 +67,7 @@ template <class Type> static double recurrent(int64_t T, int64_t B, Kind kind = 
     }
     if (kind >= BETWEEN) {
         n.lengths = lengths.data(), n.reset = reset.data(), n.restart_h = restart_h.data(), n.restart_c = restart_c.data();
-        n.dropout = dropout.data(), n.kept_h = kept_h.data(), n.saved_kept = sk.data();
+        n.dropout = dropout.data(), n.kept_h = kept_h.data(), n.kept_c = kept_c.data(), n.saved_kept = sk.data();
         n.d_restart_h = d_restart_h.data(), n.d_restart_c = d_restart_c.data();
     }
     std::vector<char> for_forward, for_backward;

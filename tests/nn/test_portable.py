@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import layernorm as ln
+from support.comparing import leaves
 from support.networks import KINDS
 from support.processes import python
 from support.turns import one_in
@@ -18,10 +19,6 @@ def new(kind, more, **layers):
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     return module
-
-
-def leaves(found):
-    return torch.utils._pytree.tree_leaves(found)
 
 
 def assert_same(found, expected):

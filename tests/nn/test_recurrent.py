@@ -338,17 +338,6 @@ def test_distributed_data_parallel(tmp_path):
     python(f"import sys, torch; sys.path[:] = {sys.path}; import {__name__}; {call}")
 
 
-def test_threads_share_a_module():
-    from concurrent.futures import ThreadPoolExecutor
-
-    module = ln.LSTM(3, 8, 2, bidirectional=True)
-    inputs = [torch.randn(6, 2, 3) for _ in range(20)]
-    expected = [module(x)[0] for x in inputs]
-    with ThreadPoolExecutor(10) as pool:
-        for a, b in zip(pool.map(lambda x: module(x)[0], inputs), expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("norm", [None, "layer"])
 def test_gate_clip_cuts_the_derivatives_by_the_summed_inputs(norm):
     """Against a plain loop whose summed inputs have a hook, in float64; what is cut is cut there and nowhere else."""

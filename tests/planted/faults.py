@@ -145,8 +145,8 @@ FAULTS = [
     ),
     Fault(
         "native-restart",
-        "if (n.restart_c) convert(part.c + r * Hp, given(n.restart_c) + b * H, H);",
-        ";",
+        "set_state(b0 + r, r, n.restart_h, n.restart_c, part);",
+        "set_state(b0 + r, r, n.restart_h, nullptr, part);",
         "test_native_recurrent.py happens_between and LSTM",
     ),
     Fault(

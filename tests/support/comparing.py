@@ -8,6 +8,11 @@ def tensor(a, grad=False):
     return torch.tensor(np.asarray(a), requires_grad=grad)
 
 
+def leaves(found):
+    """The tensors of nested tuples, lists and dicts."""
+    return torch.utils._pytree.tree_leaves(found)
+
+
 def array(a):
     return np.asarray(a.detach() if isinstance(a, torch.Tensor) else a)
 

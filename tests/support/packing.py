@@ -4,7 +4,7 @@ import torch
 
 from layernorm.equations.arguments import RecurrentArguments
 
-from .formula_space import drawn, drawn_changes
+from .formula_space import drawn, drawn_changes, in_types
 
 
 def lengths_of(T, B, seed=0):
@@ -37,16 +37,11 @@ def both_calls(recurrence, T, B, I, H, P, reverse, reset, kind=0, seed=0):  # no
 
 def in_type(a, dtype):
     """A call with its numbers in this type."""
-    compute, changes = torch.promote_types(dtype, torch.float32), a.changes
     return a._replace(
         input=a.input.to(dtype),
         state=[s.to(dtype) for s in a.state],
         params=[p.to(dtype) for p in a.params],
-        changes=changes._replace(
-            restart=[r.to(dtype) for r in changes.restart],
-            dropout=None if changes.dropout is None else changes.dropout.to(compute),
-            kept=[None if k is None else k.to(compute) for k in changes.kept],
-        ),
+        changes=in_types(a.changes, dtype, torch.promote_types(dtype, torch.float32)),
     )
 
 

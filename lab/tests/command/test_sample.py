@@ -24,21 +24,10 @@ def digits(tmp_path_factory):
         (["digits", "RUN"], "digits has nothing to sample; experiments that have: "),
         (["--text", "a"], "the experiment's name comes before its options"),
         (["handwriting"], "missing: RUN; expected: layernorm sample handwriting RUN [OPTIONS]"),
-        (["handwriting", "--text", "a"], "missing: RUN"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments, message, capsys):
     refused(["sample", *arguments], 2, message, capsys)
-
-
-def test_help_has_examples_and_fits_80_columns(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    for arguments in (["sample", "--help"], ["sample", "handwriting", "X", "-h"]):
-        assert cli.main(arguments) == 0
-        text = capsys.readouterr().out
-        assert "  layernorm sample handwriting RUN" in text
-        assert max(map(len, text.splitlines())) <= 80
-    assert cli.main(["sample"]) == 2
 
 
 def test_a_folder_that_is_no_run_of_it_is_refused(digits, tmp_path, capsys):

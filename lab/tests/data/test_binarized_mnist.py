@@ -38,7 +38,7 @@ def test_gzipped_files_are_the_same_data(tmp_path):
     assert torch.equal(zipped.train, plain.train)
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "cache").write_text("a file")
     assert len(images.BINARIZED_MNIST.load(write_binarized(tmp_path / "data")).train) == 12
 

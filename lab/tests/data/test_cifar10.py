@@ -15,7 +15,7 @@ import torch
 from lab_support.cifar_files import FOLDER, NAMES, archive_of, random_rows, write_cifar
 from lab_support.data_sets import forget
 from layernorm_lab.data import cifar10, source
-from layernorm_lab.errors import RunError, UsageError
+from layernorm_lab.errors import RunError
 
 REAL = Path(os.environ.get("LAYERNORM_DATA", "")) / "cifar10"  # read before the fixture hides it
 
@@ -161,12 +161,6 @@ def test_archives_that_are_not_whole_are_refused(tmp_path, change, message):
     change(archive_of(write_cifar(tmp_path / "data"), tmp_path / "archive" / cifar10.ARCHIVE))
     with pytest.raises(RunError, match=message):
         cifar10.CIFAR10.load(tmp_path / "archive").holding_out(1)
-
-
-@pytest.mark.parametrize("held_out", [0, 30, 31])
-def test_some_cases_are_left_on_both_sides(tmp_path, held_out):
-    with pytest.raises(UsageError, match=rf"--held-out must lie in 1\.\.29 for the data in .*, got {held_out}"):
-        cifar10.CIFAR10.load(write_cifar(tmp_path / "data")).holding_out(held_out)
 
 
 @pytest.mark.skipif(source.lack(cifar10.CIFAR10, REAL) is not None, reason="needs the files of CIFAR-10")

@@ -43,7 +43,7 @@ def test_names_are_capitalised_inside_sentences_and_seldom_small():
     assert cloze.names_of(sentences) == {"Pip", "Joe"}
 
 
-def test_all_books_of_an_author_are_in_one_split(tmp_path):
+def test_all_books_of_an_author_are_in_one_split():
     books = [book(f"{author}{number}", author) for author in "ABCDEFGHIJ" for number in range(3)] + [book("alone")]
     split_of = cloze.splits(books)
     for author in "ABCDEFGHIJ":

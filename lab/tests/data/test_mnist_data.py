@@ -72,7 +72,7 @@ def test_labels_must_be_digits_and_go_with_the_images(tmp_path):
 
 @pytest.mark.parametrize("held_out", [0, 30, 31])
 def test_held_out_must_leave_something(tmp_path, held_out):
-    with pytest.raises(UsageError, match=r"--held-out must lie in 1\.\.29"):
+    with pytest.raises(UsageError, match=rf"--held-out must lie in 1\.\.29 for the data in .*, got {held_out}"):
         mnist.MNIST.load(write_mnist(tmp_path)).holding_out(held_out)
 
 

@@ -124,7 +124,7 @@ def test_what_is_wrong_is_said_in_one_line(folder, tmp_path, capsys, damage, mes
     assert not out.exists()
 
 
-def test_prepare_keeps_the_layout(folder, tmp_path, capsys):
+def test_prepare_keeps_the_layout(folder, capsys):
     text = folder / "train.txt"
     (folder / "train.txt.gz").write_bytes(gzip.compress(text.read_bytes()))
     text.unlink()
@@ -139,6 +139,6 @@ def test_prepare_keeps_the_layout(folder, tmp_path, capsys):
     assert prepared.facts["fingerprint"] == order_embeddings.ORDER_EMBEDDINGS.load(folder).facts["fingerprint"]
 
 
-def test_a_missing_folder_says_what_to_do(tmp_path):
+def test_a_missing_folder_says_what_to_do():
     with pytest.raises(RunError, match="layernorm data prepare order-embeddings --source DIR"):
         order_embeddings.ORDER_EMBEDDINGS.load(None)

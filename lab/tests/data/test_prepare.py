@@ -122,7 +122,7 @@ def test_links_to_some_of_the_caches_files_are_refused(tmp_path):
     assert contents(origin) == before
 
 
-def test_books_that_lie_where_questions_are_made_are_kept(tmp_path):
+def test_books_that_lie_where_questions_are_made_are_kept():
     origin = write_books(source.cache_folder() / "books-cloze" / source.MADE)
     before = contents(origin)
     with pytest.raises(RunError, match="lies in the cache itself"):

@@ -37,7 +37,7 @@ def test_every_split_holds_its_own_questions_and_no_others(tmp_path):
     assert data.readable[3]["passage"][-2] == "validation"
 
 
-def test_the_packed_file_stands_for_the_folders(tmp_path, monkeypatch):
+def test_the_packed_file_stands_for_the_folders(tmp_path):
     folder = write_questions(tmp_path / "data")
     first = questions.CORPORA["cnn"].load(folder)
     place, facts = source.prepare_source(questions.CNN, folder)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from lab_support.runs import write_digits
 from layernorm_lab.report.arms import Arm
+from layernorm_lab.report.blocks import compare
 from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, Claim, Trial, UpdatesToGoal, Value
-from layernorm_lab.runs.folder import Run
+from layernorm_lab.runs.folder import Run, find_runs
 
 RATES = (0.001, 0.002, 0.004)
 TRIAL = Trial({"units": 3}, RATES, updates=30, paper=3000, hours=2.0)
@@ -46,3 +47,12 @@ def runs_of_trial(fresh=TRIAL_SEEDS, **options):
         environment = {"data": {}, "starts": []}
         runs.append(Run(Path(f"{norm}-{rate}-{seed}"), "toy", config, environment, records, True, {"update": 30}))
     return runs
+
+
+def compared(place):
+    """What `compare` makes of the runs in a folder: their blocks, and the status lines."""
+    return compare(find_runs(sorted(place.iterdir())).runs)
+
+
+def blocks(place):
+    return compared(place)[0]

@@ -127,7 +127,7 @@ def test_a_run_that_goes_away_is_refused(runs, tmp_path):
         network.draw(WRITE)
 
 
-def test_what_cannot_be_served_is_one_line(runs, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_served_is_one_line(runs, tmp_path, capsys):
     write_digits(tmp_path, "none", 4, 0, [0.3])
     (tmp_path / "empty").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from lab_support.runs import write_digits
-from lab_support.sweeps import LOSS, SPEED, runs_of_trial, write_rates
+from lab_support.sweeps import LOSS, SPEED, compared, runs_of_trial, write_rates
 from layernorm_lab.errors import RunError
 from layernorm_lab.report.blocks import Metric, best_tried, compare
 from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, Value, decide
@@ -13,10 +13,6 @@ from layernorm_lab.report.pictures import pictures
 from layernorm_lab.runs.folder import find_runs
 
 ERROR = Metric("valid_error", "validation error", percent=True)
-
-
-def blocks(place):
-    return compare(find_runs(sorted(place.iterdir())).runs)
 
 
 def chosen(block):
@@ -28,7 +24,7 @@ def test_an_arm_without_a_pilot_is_shown_at_its_best_rate(tmp_path):
     write_rates(tmp_path, "none", {0.001: [0.3, 0.4], 0.01: [0.2, 0.2], 0.1: [0.1, 0.5]})
     write_rates(tmp_path, "layer", {0.001: [0.4, 0.4], 0.01: [0.3, 0.3], 0.1: [0.1, 0.2]})
     write_rates(tmp_path, "rms", {0.01: [0.1, 0.3]})
-    (block,), status = blocks(tmp_path)
+    (block,), status = compared(tmp_path)
     assert (block.label, block.title, status) == ("", "", [])
     assert chosen(block) == {"none": (0.01, 2), "layer": (0.1, 2), "rms": (0.01, 2)}
     assert [shown.how for shown in block.shown(ERROR).values()] == [
@@ -41,7 +37,7 @@ def test_an_arm_without_a_pilot_is_shown_at_its_best_rate(tmp_path):
 
 def test_where_higher_is_better_the_highest_is_chosen(tmp_path):
     write_rates(tmp_path, "layer", {0.001: [0.95], 0.01: [0.97], 0.1: [0.96]})
-    (block,), _ = blocks(tmp_path)
+    (block,), _ = compared(tmp_path)
     (by_rate,) = block.arms.values()
     assert best_tried(by_rate, dataclasses.replace(ERROR, rising=True)) == 0.01
 
@@ -51,7 +47,7 @@ def test_blocks_choose_by_themselves(tmp_path):
         for rate in (0.01, 0.1):
             end = 0.1 if rate == best else 0.2
             write_digits(tmp_path / f"lr{rate:g}", "layer", size, 0, [0.5, end], learning_rate=rate)
-    found, _ = blocks(tmp_path)
+    found, _ = compared(tmp_path)
     assert [(block.label, block.title, chosen(block)) for block in found] == [
         ("128", "batch_size 128", {"layer": (0.1, 1)}),
         ("4", "batch_size 4", {"layer": (0.01, 1)}),
@@ -61,7 +57,7 @@ def test_blocks_choose_by_themselves(tmp_path):
 def test_a_rate_with_fewer_finished_runs_is_not_chosen(tmp_path):
     write_rates(tmp_path, "none", {0.001: [0.3, 0.3], 0.01: [0.2, 0.2], 0.1: [0.1, None]})
     write_rates(tmp_path, "layer", {0.001: [None], 0.01: [None]})
-    (block,), status = blocks(tmp_path)
+    (block,), status = compared(tmp_path)
     assert chosen(block) == {"none": (0.01, 2), "layer": (0.001, 1)}
     assert status == [
         "Unfinished: 3 of 8 runs (digits-layer-b128-s0, digits-layer-b128-s0, digits-none-b128-s1). Curves end where "
@@ -72,7 +68,7 @@ def test_a_rate_with_fewer_finished_runs_is_not_chosen(tmp_path):
 def test_rates_with_the_most_seeds_are_compared(tmp_path):
     write_rates(tmp_path, "none", {0.001: [0.3], 0.01: [0.2, 0.9, 0.9], 0.1: [0.5]})
     write_rates(tmp_path, "layer", {0.001: [0.3, 0.3], 0.01: [0.4, 0.1], 0.1: [0.5, 0.5], 1: [0.2]})
-    (block,), _ = blocks(tmp_path)
+    (block,), _ = compared(tmp_path)
     assert chosen(block) == {"none": (0.01, 3), "layer": (0.01, 2)}
 
 
@@ -81,21 +77,21 @@ def test_a_rate_at_which_a_run_diverged_is_not_chosen(tmp_path):
     write_rates(tmp_path, "none", {0.001: [0.4, 0.4], 0.01: [0.3, 0.3], 0.1: [0.01, "lost"]})
     write_rates(tmp_path, "layer", {0.01: ["lost", "lost at once"], 0.1: [0.1, "lost"], 1: ["lost at once"] * 2})
     write_rates(tmp_path, "rms", {0.01: ["lost at once"] * 2, 0.1: ["lost at once"] * 2})
-    (block,), status = blocks(tmp_path)
+    (block,), status = compared(tmp_path)
     assert chosen(block) == {"none": (0.01, 2), "layer": (0.1, 2)}, "the third norm has nothing to show"
     assert status[0].startswith("Diverged: 10 of 16 runs (digits-layer-b128-s0 at update 20, ")
 
 
 def test_where_nothing_has_a_record_the_status_is_all_there_is(tmp_path):
     write_rates(tmp_path, "layer", {0.1: ["lost at once"]})
-    found, status = blocks(tmp_path)
+    found, status = compared(tmp_path)
     assert found == []
     assert status[0].startswith("Diverged: 1 of 1 runs (digits-layer-b128-s0 at update 10).")
 
 
 def test_a_value_of_nan_never_wins(tmp_path):
     write_rates(tmp_path, "layer", {0.001: [float("nan")], 0.01: [0.3], 0.1: [0.4]}, epochs=1)
-    (block,), _ = blocks(tmp_path)
+    (block,), _ = compared(tmp_path)
     assert chosen(block) == {"layer": (0.01, 1)}
 
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from lab_support.runs import write_digits
-from lab_support.sweeps import LOSS, SPEED, runs_of_trial, write_rates
+from lab_support.sweeps import LOSS, SPEED, blocks, runs_of_trial, write_rates
 from layernorm_lab.report import figures
 from layernorm_lab.report.arms import NORMS, Arm
 from layernorm_lab.report.blocks import Metric, compare
@@ -19,10 +19,6 @@ pytestmark = pytest.mark.draws
 
 ERROR = Metric("valid_error", "validation error", percent=True)
 TEST = Metric("test_error", "test error", chosen="valid_error", percent=True)
-
-
-def blocks(place):
-    return compare(find_runs(sorted(place.iterdir())).runs)[0]
 
 
 @pytest.fixture
@@ -201,7 +197,7 @@ def test_an_axis_over_more_than_a_decade_is_logarithmic(tmp_path):
     assert "20 %" in [label.get_text() for label in axes.get_yticklabels(minor=True)]
 
 
-def test_the_figures_names_and_rates_can_be_read(tmp_path):
+def test_the_figures_names_and_rates_can_be_read():
     """Many arms with long names above one panel, and each rate below it, also those that the baseline lacks."""
     tried = [0.0003, 0.001, 0.003, 0.01, 0.03]
     lines = [Curve(NORMS[norm], STYLES[norm], tried, *[[0.1] * 5] * 3) for norm in NORMS if norm != "none"]

@@ -76,7 +76,7 @@ def test_the_committed_summaries_can_be_read(path):
     assert all(run.done and (run.records or run.diverged is not None) for run in runs)
 
 
-def test_the_commands_write_summary_report_and_page(tmp_path, capsys):
+def test_the_commands_write_summary_report_and_page(tmp_path):
     write(tmp_path / "runs")
     folders = [str(tmp_path / "runs" / rate) for rate in ("0.001", "0.002")]
     assert cli.main(["report", *folders, "--summary", str(tmp_path / "summary.json")]) == 0

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from lab_support.runs import write_digits
-from lab_support.sweeps import LOSS, SPEED, runs_of_trial, write_rates
+from lab_support.sweeps import LOSS, SPEED, blocks, runs_of_trial, write_rates
 from layernorm_lab.config import option
 from layernorm_lab.report.arms import Said
 from layernorm_lab.report.blocks import Metric, compare
@@ -24,10 +24,6 @@ from layernorm_lab.report.tables import (
 from layernorm_lab.runs.folder import find_runs
 
 ERROR = Metric("valid_error", "validation error", percent=True)
-
-
-def blocks(place):
-    return compare(find_runs(sorted(place.iterdir())).runs)[0]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_runs_are_found_by_their_folder_or_the_folder_above(folder):
         find_runs([folder / "empty"])
 
 
-def test_runs_are_found_one_level_deeper(tmp_path, capsys):
+def test_runs_are_found_one_level_deeper(tmp_path):
     write_digits(tmp_path / "runs" / "digits", "layer", 128, 0, [0.3, 0.2])
     write_digits(tmp_path / "runs" / "again", "layer", 128, 1, [0.3, 0.2])
     (tmp_path / "runs" / "notes.txt").touch()

@@ -133,14 +133,6 @@ def test_what_cannot_be_is_said_before_the_work(arguments, code, message, tmp_pa
     assert message in capsys.readouterr().err
 
 
-def test_help_fits_80_columns(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert cli.main(["stability", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) <= 80
-    assert "  layernorm stability --out stability" in text
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Two runs of the handwriting network, whose lowest LSTM is run by a stepper."""

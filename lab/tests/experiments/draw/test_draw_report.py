@@ -49,7 +49,7 @@ def test_the_figure(six):
     assert "Learning rates: baseline 0.001, layer norm 0.001 (the only one tried)." in figure.caption
 
 
-def test_the_sensitivity_is_shown_where_there_are_two_rates(six, tmp_path):
+def test_the_sensitivity_is_shown_where_there_are_two_rates(six):
     report = report_of(six)
     assert ([figure.name for figure in report.figures], report.findings) == (["figure4"], [])
     write_draw(six / "faster", "layer", 0, [150.0, 90.0, 92.0, 95.0], learning_rate=0.01)

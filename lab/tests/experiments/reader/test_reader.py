@@ -236,7 +236,7 @@ def test_the_report_of_a_sweep(finished, capsys):
     assert "data:image/png" in (finished / "report" / "index.html").read_text()
 
 
-def test_from_books_to_a_run(tmp_path, capsys):
+def test_from_books_to_a_run(tmp_path):
     books = write_books(tmp_path / "books")
     assert cli.main(["data", "prepare", "books-cloze", "--source", str(books)]) == 0
     command = ["run", "reader", *SMALL, "--norm", "none", "--updates", "2", "--out", str(tmp_path / "out")]

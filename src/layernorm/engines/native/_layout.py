@@ -87,11 +87,11 @@ def recurrent_call(
     r, f = recurrence, recurrence.formula
     if r.norm == "batch" and not batch_norm:
         raise RuntimeError(NO_STEPS)
-    rms, (first, last) = r.norm == "rms", r.spans[0]
+    first, last = r.spans[0]
     inside_x, inside_h = r.vectors[2:4]  # of which parameters they are the sums
     return Recurrent(
-        gates=GATES[r.network], split=f.gates == "split", norm=0 if f.gates is None else 2 if rms else 1,
-        together=last - first, cell={None: 0, "output": 1, "carry": 2}[f.cell], rms=rms,
+        gates=GATES[r.network], split=f.gates == "split", norm=f.gates is not None,
+        together=last - first, cell={None: 0, "output": 1, "carry": 2}[f.cell], rms=r.norm == "rms",
         deviation=f.eps_on == "deviation", relu=r.nonlinearity == "relu", projected=r.projected, reverse=reverse,
         batch_norm=batch_norm, rounded=r.bfloat16_products, inside=bool(inside_x) + 2 * bool(inside_h),
         eps=f.eps, forget_bias=f.forget_bias, gate_clip=r.gate_clip, **sizes,

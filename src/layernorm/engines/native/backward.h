@@ -16,7 +16,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     using S = Sequence<T, E, Factors...>;
     using typename S::F, typename S::X;
     using S::UNITS;
-    using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
+    using S::n, S::run, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     i64 Q;                       // lines in a block at most
     T *dh, *dc;                  // [B][W], [B][Hp]: the gradient of the state
     T *d_restart_h, *d_restart_c;  // the same of the state after a cut
@@ -31,13 +31,13 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     bool first_block;            // its products are not added to what is there
     BatchNorm<T> batch_norm;
 
-    ParallelFor run = nullptr;
-
-    explicit BackwardPass(const Recurrent& call) : S(call, SAME<F, Pair> && !S::ROUNDS ? 8 : DIRECT_ROWS), batch_norm(call) {
+    BackwardPass(const Recurrent& call, ParallelFor run)
+        : S(call, run, SAME<F, Pair> && !S::ROUNDS ? 8 : DIRECT_ROWS), batch_norm(call) {
         Q = S::packed() ? most(B, least(S::all_lines, BACKWARD_ROWS)) : B * most(1, least(T_, BACKWARD_ROWS / most(1, B)));
     }
 
-    i64 M() const { return n.projected ? round_up(Hp, PANEL<F>) : W; }  // a row of the gradient of o * tanh(c)
+    // A row of the gradient of o * tanh(c). Without a projection that is the gradient of h, and a row is W.
+    i64 M() const { return round_up(Hp, PANEL<F>); }
 
     // Whether this call only gives the gradients of the summed inputs, from which a later product makes those of the
     // weights, of several calls at once.
@@ -90,7 +90,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         if (n.projected) S::lay_panels(c, S::hr, P, M());
     }
 
-    void pack_parameters(ParallelFor run) {
+    void pack_parameters() {
         S::prepare_vectors();
         if (S::direct()) return;
         const auto of_gates = [this](i64 j) { return S::unit(j); };
@@ -169,15 +169,13 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
 
     i64 in_block(i64 t, i64 b) const { return S::line(t, b) - S::line(low, 0); }
     i64 block_lines() const { return S::line(end, 0) - S::line(low, 0); }
+    i64 lines() const { return S::whole(block_lines()) / DEPTH<F>; }  // the same in factors, as the sums over them need it
 
     // The first part of a block: the rows of some groups, from the last step to the first.
     void rows(i64 g0, i64 g1) {
         const i64 b0 = g0 * first_rows / groups, b1 = g1 * first_rows / groups;
         Part part{b1 - b0, *this};
-        if (!of_part.arrange(part)) {
-            S::failed.set();
-            return;
-        }
+        if (!of_part.arrange(part)) return S::failed.set();
         for (i64 s = 0; s < end - low; ++s) {
             const i64 t = n.reverse ? low + s : end - 1 - s;
             if (const i64 R = S::rows_of(t, b0, b1)) step(t, b0, b0 + R, part);
@@ -190,16 +188,13 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     void input_side(i64 b0, i64 b1, [[maybe_unused]] T* wide) const {
         S::runs(low, end, b0, b1, [&](i64 t, i64 steps, i64 R, i64 lines_apart) {
             E* dx = result(n.d_x) + S::line(t, b0) * I;
-            const X* dz = dzx + in_block(t, b0) * Z;
-            const i64 dz_apart = lines_apart * Z;
+            const Rows<X> dz{dzx + in_block(t, b0) * Z, steps, lines_apart * Z, R, Z};
             T* made;
             i64 apart;  // numbers from one step to the next
             if constexpr (SAME<E, T>) made = dx, apart = lines_apart * I;
             else made = wide, apart = R * I;
-            if (S::direct())
-                through_weights({dz, steps, dz_apart, R, Z}, given(n.w_ih), I, made, apart, I);
-            else if (R >= steps) S::multiply({dz, steps, dz_apart, R, Z}, S::ih, made, apart, I, I);
-            else S::multiply({dz, R, Z, steps, dz_apart}, S::ih, made, I, apart, I);
+            if (S::direct()) through_weights(dz, given(n.w_ih), I, made, apart, I);
+            else S::multiply_run(dz, S::ih, made, apart, I, I);
             if constexpr (!SAME<E, T>)
                 for (i64 s = 0; s < steps; ++s) convert(dx + s * lines_apart * I, made + s * apart, R * I);
         });
@@ -219,7 +214,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
                 if (n.d_output) add_elements(d, given(n.d_output) + S::line(t, b) * P, P);
                 if (const T* share = S::kept_at(n.kept_h, t, b, P)) part_ways(d, dh + b * W, share, P);
             }
-            if (n.projected) as_factors(factors, d, W);
+            if (n.projected) S::as_factors(factors, d, W);
         }
         if (n.projected) S::multiply({dht + in_block(t, b0) * W, 1, 0, R, W}, S::hr, part.dm, 0, M, M);
         if (n.batch_norm) batch_norm.read_step(t);
@@ -292,9 +287,6 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         if constexpr (SAME<X, T>) return factors;
         else return apart;
     }
-    static void as_factors(X* to, const T* from, i64 count) {
-        if constexpr (!SAME<X, T>) convert(to, from, count);
-    }
 
     // The h that step t of row b starts from, without dropout; null: zeros.
     const E* h_before(i64 t, i64 b) const {
@@ -331,7 +323,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             else c_after(before, b, c_before);
         }
         w.zx = in(n.saved_x) + at * Z;
-        w.zh = n.saved_h ? in(n.saved_h) + at * S::saved.h : nullptr;
+        w.zh = n.saved_h ? in(n.saved_h) + at * S::size_of_saved_h() : nullptr;
         w.h_before = h_before, w.c_before = c_before;
         w.saved_c = n.saved_c ? in(n.saved_c) + at * Hp : nullptr;
         w.statistics = n.batch_norm ? &part.none : S::statistics(at);
@@ -353,8 +345,8 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     void end_row(i64 t, i64 b, const Backward<T>& w, Part& part) {
         const i64 at = S::line(t, b), q = in_block(t, b);
         if (n.kept_c || !S::active(t, b)) add_elements(w.dc, part.kept + (n.batch_norm ? b * Hp : 0), H);
-        as_factors(dzx + q * Z, w.dzx, G * Hp);
-        if (dzh != dzx) as_factors(dzh + q * Z, w.dzh, G * Hp);
+        S::as_factors(dzx + q * Z, w.dzx, G * Hp);
+        if (dzh != dzx) S::as_factors(dzh + q * Z, w.dzh, G * Hp);
         if (deferred()) hand_over(at, w);
         else if (n.projected) convert(m + q * Hp, w.m, Hp);
     }
@@ -390,8 +382,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         memset(dzh + q * Z, 0, Z * sizeof(X));
     }
 
-    // The second part of a block: lines [from, end) of what dz is multiplied with, a factor's rows each.
-    i64 lines() const { return S::whole(block_lines()) / DEPTH<F>; }
+    // The second part of a block: lines [from, to) of what dz is multiplied with, a factor's rows each.
     void pack_rows(i64 from, i64 to) const {
         i64 t = low;
         for (i64 k = from; k < to; ++k) {
@@ -421,10 +412,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     };
     void units(i64 u0, i64 u1) {
         Tiles tiles{(u1 - u0) * UNITS * lines(), nullptr};
-        if (!of_part.arrange(tiles)) {
-            S::failed.set();
-            return;
-        }
+        if (!of_part.arrange(tiles)) return S::failed.set();
         gather(tiles.data, dzx, Z, u0, u1);
         add_products(tiles.data, x_panels, dw_ih, u0, u1);
         if (dzh != dzx) gather(tiles.data, dzh, Z, u0, u1);
@@ -442,7 +430,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     // dW = dz^T b, units [u0, u1); row(t, b): null, if it is zeros.
     template <class Row>
     void direct_products(const X* dz, i64 u0, i64 u1, i64 K, E* dw, const Row& row) const {
-        constexpr i64 N = 4;
+        constexpr i64 N = OUTER_UNITS;
         const X* from[DIRECT_ROWS];
         const E* b[DIRECT_ROWS];
         i64 rows = 0;
@@ -472,10 +460,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     }
     void projected_units(i64 u0, i64 u1) {
         Tiles tiles{(u1 - u0) * UNITS * lines(), nullptr};
-        if (!of_part.arrange(tiles)) {
-            S::failed.set();
-            return;
-        }
+        if (!of_part.arrange(tiles)) return S::failed.set();
         gather(tiles.data, dht, W, u0, u1);
         add_products(tiles.data, m_panels, dw_hr, u0, u1);
         of_part.release();
@@ -505,7 +490,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
                     dw + u * UNITS * panels.columns + p * PANEL<F>, panels.columns);
     }
 
-    void finish(ParallelFor run) {
+    void finish() {
         finish_state();
         if (deferred()) return;
         share(run, G * H, [&](i64 from, i64 end) {
@@ -541,12 +526,11 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
 };
 
 template <class T, class E, class... Factors> static int recurrent_backward(const Recurrent* call, ParallelFor run) {
-    BackwardPass<T, E, Factors...> pass(*call);
+    BackwardPass<T, E, Factors...> pass(*call, run);
     if (pass.ROUNDS && pass.direct()) return NOT_ROUNDED;
     if (!of_call.arrange(pass)) return 1;
-    pass.run = run;
     pass.find_lines();
-    pass.find_parameters(pass, run);
+    pass.find_parameters(pass);
     pass.start();
     pass.batch_norm.begin(pass.layer);
     i64 done = 0;
@@ -565,19 +549,19 @@ template <class T, class E, class... Factors> static int recurrent_backward(cons
         }
         done += pass.end - pass.low;
     } while (done < pass.T_ && !pass.failed);
-    pass.finish(run);
+    pass.finish();
     of_call.release();
     return pass.failed;
 }
 
 template <class T, class E, class... Factors> static i64 prepare_backward(const Recurrent* call, ParallelFor run) {
-    BackwardPass<T, E, Factors...> pass(*call);
-    return prepare(pass, run);
+    BackwardPass<T, E, Factors...> pass(*call, run);
+    return prepare(pass);
 }
 
 // The gradients of the eight vectors, once all deferred calls have added to `totals`.
 template <class T> static void recurrent_vectors(const Recurrent* call) {
-    BackwardPass<T, T> pass(*call);
+    BackwardPass<T, T> pass(*call, nullptr);
     pass.totals = static_cast<double*>(call->totals);
     pass.finish_vectors();
 }

@@ -113,7 +113,7 @@ template <class T, class E> INLINE void in_twos([[maybe_unused]] V<T>& a, [[mayb
 #endif
 }
 
-// The same for n <= LANES elements. Lanes beyond the n-th are 0.
+// `widen` and `narrow` for n <= LANES elements. Lanes beyond the n-th are 0.
 template <class T, class E> INLINE V<T> widen(const E* p, i64 n) {
     if (n == LANES<T>) return widen<T>(p);
     E some[LANES<T>];

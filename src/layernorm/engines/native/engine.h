@@ -34,10 +34,10 @@ struct Recurrent {
     int64_t T, B, I, H, P;
     int64_t gates;           // G: 1 RNN, 3 GRU, 4 LSTM
     int64_t split;           // N(W x) and N(U h) apart; otherwise there is one stream, N(W x + U h)
-    int64_t norm;            // of the gates: 0 none, 1 layer, 2 rms
+    int64_t norm;            // the gates are normalised
     int64_t together;        // so many neighbouring gates have one normalisation; the last ones have what is left
     int64_t cell;            // LSTM: 0 none, 1 only on the way to h, 2 also carried on
-    int64_t rms;             // what the cell's normalisation is
+    int64_t rms;             // what normalises is RMS norm
     int64_t deviation;       // eps is added to the deviation, not to the variance
     int64_t relu;            // RNN
     int64_t projected;       // LSTM
@@ -68,7 +68,7 @@ struct Recurrent {
     const void *kept_h, *kept_c;        // [lines][P], [lines][H]
     void *mean[PLACES], *var[PLACES];  // of the places of batch norm: [T][G*H], [T][G*H], [T][H]; in the type computed in
     void *output, *h_n, *c_n;  // [lines][P], [B][P], [B][H]
-    // Saved for the backward, or null; for each line as many numbers as `saved_sizes` tells: W x (one stream: the
+    // Saved for the backward, or null; for each line as many numbers as `saved_block` tells: W x (one stream: the
     // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, c after the step if zoneout or, under batch
     // norm, a normalisation changes it, the statistics, the output (the user may change his own in place; a call of
     // one step with prepared parameters saves none, because the state before it is all that the backward needs).
@@ -94,11 +94,6 @@ inline bool poisoned = false;
 constexpr bool poisoned = false;
 #endif
 
-// How many numbers the forward saves for each line, of each part; 0: that part is not saved.
-struct Saved {
-    int64_t x, h, c, kept, statistics, output;
-};
-
 // The parts that the forward saves lie in one block of memory, one after the other. This is where each begins, and how large
 // the block is. Both count numbers for each line, in the type that is computed in. A part that is not saved begins at -1.
 // Example: x at 0, c at 256 and size 320 mean that of 10 lines c begins at number 2,560 of a block of 3,200.
@@ -117,18 +112,12 @@ static inline int64_t row_of_summed_inputs(const Recurrent &n) {
     return rows_apart(round_up(n.gates * round_up(n.H, PAD), ROW));
 }
 
-static inline Saved saved_sizes(const Recurrent &n) {
-    const int64_t Hp = round_up(n.H, PAD), Z = row_of_summed_inputs(n);
-    const bool product = n.gates == 3 && n.together < 3;  // r multiplies U_n h before a normalisation
-    return {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0,
-        n.kept_c || (n.batch_norm && n.cell == 2) ? Hp : 0, n.batch_norm ? 0 : STATISTICS, n.prepared ? 0 : n.P};
-}
-
 // `type`: 0 float32, 1 float64, 2 bfloat16. In bfloat16 two numbers of the output take the place of one.
 static inline SavedBlock saved_block(const Recurrent &n, int type) {
-    const Saved saved = saved_sizes(n);
-    const int64_t output = type == 2 ? (saved.output + 1) / 2 : saved.output;
-    const int64_t sizes[6] = {saved.x, saved.h, saved.c, saved.kept, saved.statistics, output};
+    const int64_t Hp = round_up(n.H, PAD), Z = row_of_summed_inputs(n), output = type == 2 ? (n.P + 1) / 2 : n.P;
+    const bool product = n.gates == 3 && n.together < 3;  // r multiplies U_n h before a normalisation
+    const int64_t sizes[6] = {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0,
+        n.kept_c || (n.batch_norm && n.cell == 2) ? Hp : 0, n.batch_norm ? 0 : STATISTICS, n.prepared ? 0 : output};
     int64_t begins[6], end = 0;
     for (int i = 0; i < 6; ++i) {
         begins[i] = sizes[i] ? end : -1;

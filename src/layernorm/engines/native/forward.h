@@ -18,13 +18,12 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     using S = Sequence<T, E, Factors...>;
     using typename S::F, typename S::X;
     using S::UNITS;
-    using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
-    ParallelFor run;
+    using S::n, S::run, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     BatchNorm<T> batch_norm;
     static constexpr i64 HEIGHT = TILED<F> ? 16 : TILE;  // rows that fill a tile
     const i64 Wh = rows_apart(W);                        // numbers from one row of h to the next
     const i64 Wm = S::whole(Hp);                         // and of m, as the products read it
-    ForwardPass(const Recurrent& call, ParallelFor run) : S(call, direct_rows(call)), run(run), batch_norm(call) {}
+    ForwardPass(const Recurrent& call, ParallelFor run) : S(call, run, direct_rows(call)), batch_norm(call) {}
 
     // Where sums are short, adding up their lanes costs more than packing sooner.
     static i64 direct_rows(const Recurrent& n) { return least(n.I, n.P) / DEPTH<F> <= 128 ? 8 : 16; }
@@ -45,7 +44,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     // How many numbers of a row of summed inputs the products make. The others, up to Z, only keep rows apart.
     i64 width() const { return round_up(G * Hp, PANEL<F>); }
 
-    void pack_parameters(ParallelFor run) {
+    void pack_parameters() {
         S::prepare_vectors();
         if (S::direct()) return;
         const auto of_gates = [this](i64 j) { return S::unit(j); };
@@ -59,24 +58,31 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
                 [&](i64 from, i64 end) { S::pack_transposed(S::hr, given(n.w_hr), H, from, end, of_projection); });
     }
 
+    // f(row, units, at) for the units of all gates, some at a time: at which row of a matrix they begin, and where in a row of
+    // summed inputs. Threads share out a matrix with more than `shared` numbers, K in a row.
+    template <class Units> void over_gates(i64 K, i64 shared, const Units& f) const {
+        const i64 blocks = Hp / UNITS;
+        share(G * H * K > shared ? run : nullptr, G * blocks, [&](i64 from, i64 end) {
+            for (i64 q = from; q < end; ++q) {
+                const i64 g = q / blocks, u = q % blocks * UNITS;
+                f(g * H + u, least(UNITS, H - u), g * Hp + u);
+            }
+        });
+    }
+
     // The product with a matrix as it is, for few rows.
     template <class A>
     void dense_gates(const Rows<A>& rows, const E* w, i64 K, T* z, i64 outer_z) const {
         const FewRows<A, T> few(rows, z, outer_z, Z);
         for (i64 r = 0; r < few.count; ++r) memset(few.c[r], 0, Z * sizeof(T));
-        share(G * H * K > DENSE_SHARED ? run : nullptr, G * (Hp / UNITS), [&](i64 from, i64 end) {
-            for (i64 q = from; q < end; ++q) {
-                const i64 g = q / (Hp / UNITS), u = q % (Hp / UNITS) * UNITS;
-                dense<F>(few, w + (g * H + u) * K, K, least(UNITS, H - u), g * Hp + u);
-            }
-        });
+        over_gates(K, DENSE_SHARED, [&](i64 row, i64 units, i64 at) { dense<F>(few, w + row * K, K, units, at); });
     }
 
     // The product with a matrix of int8. `memory`: for ROUNDED_ROWS rows.
     template <class A>
     void quantized_gates(
         const Rows<A>& rows, const void* w, const void* scale, i64 K, T* z, i64 outer_z, int8_t* memory) const {
-        const i64 all = rows.outer * rows.rows, blocks = Hp / UNITS;
+        const i64 all = rows.outer * rows.rows;
         for (i64 done = 0; done < all; done += ROUNDED_ROWS) {
             RoundedRows<T> few;
             for (i64 i = done; i < least(all, done + ROUNDED_ROWS); ++i) {
@@ -85,11 +91,8 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
                 memset(c, 0, Z * sizeof(T));
                 few.take(memory, rows.a + o * rows.outer_a + r * rows.lda, K, c);
             }
-            share(G * H * K > QUANTIZED_SHARED ? run : nullptr, G * blocks, [&](i64 from, i64 end) {
-                for (i64 q = from; q < end; ++q) {
-                    const i64 g = q / blocks, u = q % blocks * UNITS, row = g * H + u;
-                    few.multiply(static_cast<const int8_t*>(w) + row * K, in(scale) + row, K, least(UNITS, H - u), g * Hp + u);
-                }
+            over_gates(K, QUANTIZED_SHARED, [&](i64 row, i64 units, i64 at) {
+                few.multiply(static_cast<const int8_t*>(w) + row * K, in(scale) + row, K, units, at);
             });
         }
     }
@@ -168,7 +171,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         } else if (S::direct()) {
             dense_gates<E>({x, steps, x_t, rows, n.x_b}, given(n.w_ih), I, zx, apart);
         } else if constexpr (SAME<E, F>) {
-            input_product(x, x_t, n.x_b, steps, rows, zx, apart);
+            S::multiply_run({x, steps, x_t, rows, n.x_b}, S::ih, zx, apart, Z, width());
         } else {
             const i64 length = S::whole(I);
             for (i64 s = 0; s < steps; ++s)
@@ -177,30 +180,16 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
                     if (I) convert(to, x + s * x_t + r * n.x_b, I);
                     if (length > I) memset(static_cast<void*>(to + I), 0, (length - I) * sizeof(X));
                 }
-            input_product(part.x, rows * length, length, steps, rows, zx, apart);
+            S::multiply_run({part.x, steps, rows * length, rows, length}, S::ih, zx, apart, Z, width());
         }
-    }
-    void input_product(const X* x, i64 x_t, i64 x_b, i64 steps, i64 rows, T* zx, i64 apart) const {
-        if (rows >= steps) S::multiply({x, steps, x_t, rows, x_b}, S::ih, zx, apart, Z, width());
-        else S::multiply({x, rows, x_b, steps, x_t}, S::ih, zx, Z, apart, width());
     }
 
     void rows(i64 b0, i64 b1) {
         const i64 R = b1 - b0, T_end = S::packed() ? S::lengths[b0] : T_;
         Part part{R, R * most(1, least(T_end, STEP_BLOCK_BYTES / i64(R * Z * sizeof(T)))), *this};
-        if (!of_part.arrange(part)) {
-            S::failed.set();
-            return;
-        }
-        memset(part.h, 0, R * Wh * sizeof(T));
-        memset(part.h_factors, 0, R * Wh * sizeof(X));
+        if (!of_part.arrange(part)) return S::failed.set();
         if (n.projected) memset(part.m_factors, 0, R * Wm * sizeof(X));
-        memset(part.c, 0, R * Hp * sizeof(T));
-        for (i64 r = 0; r < R; ++r) {
-            convert(part.h + r * Wh, given(n.h0) + (b0 + r) * P, P);
-            read_h(b0 + r, r, part);
-            if (n.c0) convert(part.c + r * Hp, given(n.c0) + (b0 + r) * H, H);
-        }
+        for (i64 r = 0; r < R; ++r) set_state(b0 + r, r, n.h0, n.c0, part);
         const auto time = [&](i64 step) { return n.reverse ? T_end - 1 - step : step; };
         for (i64 done = 0, steps; done < T_end; done += steps) {
             i64 lines = 0;
@@ -226,25 +215,18 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         of_part.release();
     }
 
-    // Rounds numbers to the type that the products read, if they have another one.
-    static void as_factors(X* to, const T* from, i64 count) {
-        if constexpr (!SAME<X, T>) convert(to, from, count);
-    }
-
     // Brings a row's h into the form that W_hh reads.
     void read_h(i64 b, i64 r, Part& part) const {
         if (n.dropout) S::drop(part.h_factors + r * Wh, part.h + r * Wh, b);
-        else as_factors(part.h_factors + r * Wh, part.h + r * Wh, P);
+        else S::as_factors(part.h_factors + r * Wh, part.h + r * Wh, P);
     }
-    // Sets a row's state to that after a cut.
-    void restart(i64 b, i64 r, Part& part) const {
-        memset(part.h + r * Wh, 0, W * sizeof(T));
-        memset(part.h_factors + r * Wh, 0, W * sizeof(X));
+    // Sets a row's state to its row of h and of c, or to zeros where these are null.
+    void set_state(i64 b, i64 r, const void* h, const void* c, Part& part) const {
+        memset(part.h + r * Wh, 0, Wh * sizeof(T));
+        memset(part.h_factors + r * Wh, 0, Wh * sizeof(X));
         memset(part.c + r * Hp, 0, Hp * sizeof(T));
-        if (!n.restart_h) return;
-        convert(part.h + r * Wh, given(n.restart_h) + b * P, P);
-        if (n.restart_c) convert(part.c + r * Hp, given(n.restart_c) + b * H, H);
-        read_h(b, r, part);
+        if (h) convert(part.h + r * Wh, given(h) + b * P, P), read_h(b, r, part);
+        if (c) convert(part.c + r * Hp, given(c) + b * H, H);
     }
     // Zoneout: mixes the state after a step with its share of the old one.
     void keep(T* state, const T* old, const T* share, i64 count) const {
@@ -260,7 +242,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         while (rows > 0 && !S::counts(t, b0 + rows - 1)) --rows;
         if (n.reset)
             for (i64 r = 0; r < rows; ++r)
-                if (S::cut(t, b0 + r)) restart(b0 + r, r, part);
+                if (S::cut(t, b0 + r)) set_state(b0 + r, r, n.restart_h, n.restart_c, part);
         T* zh = saves_h() ? out(n.saved_h) + S::line(t, b0) * Z : part.zh;
         if (S::quantized())
             quantized_gates<T>({part.h, 1, 0, rows, Wh}, n.w_hh, n.scale_hh, P, zh, 0, part.rounded);
@@ -334,7 +316,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         memset(y, 0, P * sizeof(E));
         if (S::counts(t, b)) return;
         if (n.saved_x) memset(out(n.saved_x) + at * Z, 0, Z * sizeof(T));
-        if (n.saved_h) memset(out(n.saved_h) + at * S::saved.h, 0, S::saved.h * sizeof(T));
+        if (n.saved_h) memset(out(n.saved_h) + at * S::size_of_saved_h(), 0, S::size_of_saved_h() * sizeof(T));
         if (n.saved_c) memset(out(n.saved_c) + at * Hp, 0, Hp * sizeof(T));
         if (n.saved_kept) memset(out(n.saved_kept) + at * Hp, 0, Hp * sizeof(T));
         if (n.saved_statistics) memset(static_cast<void*>(S::statistics(at)), 0, STATISTICS * sizeof(T));
@@ -342,7 +324,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
 
     // h = W_hr m, for the rows that took the step.
     void project(i64 t, i64 b0, i64 rows, Part& part) {
-        for (i64 r = 0; r < rows; ++r) as_factors(part.m_factors + r * Wm, part.m + r * Hp, Hp);
+        for (i64 r = 0; r < rows; ++r) S::as_factors(part.m_factors + r * Wm, part.m + r * Hp, Hp);
         S::multiply({part.m_factors, 1, 0, rows, Wm}, S::hr, part.zh, 0, W, W);
         for (i64 r = 0; r < rows; ++r) {
             if (!S::active(t, b0 + r)) continue;
@@ -359,7 +341,7 @@ template <class T, class E, class... Factors> static int recurrent_forward(const
     if (pass.ROUNDS && pass.direct()) return NOT_ROUNDED;
     if (!of_call.arrange(pass)) return 1;
     pass.find_lines();
-    pass.find_parameters(pass, run);
+    pass.find_parameters(pass);
     pass.batch_norm.begin(pass.layer);
     const i64 together = call->batch_norm ? pass.B : pass.rows_together();
     const bool by_columns = call->batch_norm || pass.few_rows(pass.B);
@@ -377,7 +359,7 @@ template <class T, class E, class... Factors> static int recurrent_forward(const
 
 template <class T, class E, class... Factors> static i64 prepare_forward(const Recurrent* call, ParallelFor run) {
     ForwardPass<T, E, Factors...> pass(*call, run);
-    return prepare(pass, run);
+    return prepare(pass);
 }
 
 }  // namespace LAYERNORM_ISA

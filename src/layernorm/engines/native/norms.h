@@ -32,22 +32,19 @@ template <class A> constexpr i64 ROW_BLOCK = sizeof(A) == 4 ? 16 * LANES<A> : i6
 template <class T> INLINE bool in_range(double size) { return sizeof(T) == 8 || (size > 1e-15 && size < 1e15); }
 
 // f(E{}) with the type of this number: 0 float32, 1 float64, 2 bfloat16, 3 float16.
-template <class F> static int with_type(i64 type, const F& f) {
+template <class F> static void with_type(i64 type, const F& f) {
     if (type == 0) return f(float{});
     if (type == 1) return f(double{});
     if (type == 2) return f(BFloat16{});
     return f(Float16{});
 }
 
-template <class T> constexpr i64 TYPE = 0;  // its number
-template <> inline constexpr i64 TYPE<double> = 1;
-
 // The gain or the bias, `from`, in T: where it lies, if it is there and of that type, else in `place`.
 template <class T> struct Parameter {
     T* place;
     const T* at;
 
-    static bool lies(const Norm& n, const void* from) { return from && n.parameter_type == TYPE<T>; }
+    static bool lies(const Norm& n, const void* from) { return from && n.parameter_type == (sizeof(T) == 8); }
     void lay(Cursor& c, const Norm& n, const void* from) { c.take(place, lies(n, from) ? 0 : n.N); }
     void fetch(const Norm& n, const void* from, T missing) {
         at = lies(n, from) ? static_cast<const T*>(from) : place;
@@ -57,7 +54,6 @@ template <class T> struct Parameter {
             over<T>(n.N, [&](i64 j, i64 count) {
                 narrow<T>(place + j, from ? widen<T>(static_cast<const E*>(from) + j, count) : all<T>(missing), count);
             });
-            return 0;
         });
     }
 };
@@ -346,7 +342,6 @@ template <class E> struct NormBackward {
                 }
                 narrow<double>(static_cast<P*>(to) + from + j, total, count);
             });
-            return 0;
         });
     }
 };

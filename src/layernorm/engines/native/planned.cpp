@@ -96,7 +96,11 @@ void in_large_pages([[maybe_unused]] char *data, [[maybe_unused]] int64_t bytes)
 
 class Call {
 public:
-    explicit Call(const Plan &plan) : plan(plan) { memcpy(fields, plan.call(), plan.size); }
+    explicit Call(const Plan &plan) : plan(plan) {
+        memcpy(fields, plan.call(), plan.size);
+        for (int64_t &size : sizes) size = OPEN;
+        for (int64_t &type : types) type = OPEN;
+    }
 
     // Makes the results, those that there is memory for, and calls the function.
     Status run(const Handle *given, Handle *made) {
@@ -113,7 +117,7 @@ public:
 private:
     const Plan &plan;
     alignas(Recurrent) char fields[sizeof(Recurrent)];
-    int64_t sizes[SIZES] = {OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN}, types[OPEN_TYPES] = {OPEN, OPEN};
+    int64_t sizes[SIZES], types[OPEN_TYPES];
     const int64_t *rows = nullptr;  // the sizes of x in a norm
     int64_t rows_dim = 0;
 

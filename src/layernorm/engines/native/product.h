@@ -215,6 +215,8 @@ template <class F, class E> static void interleave(F* to, const E* const* from, 
 constexpr i64 DIRECT_ROWS = 32;  // rows of the other factor, at most
 constexpr int DENSE_UNITS = 4;   // rows of the matrix in a tile of `dense`
 constexpr int DENSE_ROWS = Set::REGISTERS == 32 ? 4 : 2;  // and of the other factor
+constexpr int TRANSPOSED_UNITS = 8;                       // rows of the matrix that `dense_transposed` adds up at a time
+constexpr int OUTER_UNITS = 4;                            // rows of the product that `outer` makes at a time
 
 // A few rows: where each begins, and where its product goes.
 template <class X, class T> struct FewRows {
@@ -228,7 +230,6 @@ template <class X, class T> struct FewRows {
     }
 };
 
-// Stores the first n of four sums, each over the lanes of a vector, in the order of `sum`.
 #if defined(LAYERNORM_SHUFFLES)
 // Adds the upper half of each block of S lanes to the lower one: a and b become one vector, first the blocks of a.
 // Example: S = 4 lanes a0 a1 a2 a3 and b0 b1 b2 b3 become a0+a2, a1+a3, b0+b2, b1+b3.
@@ -242,6 +243,7 @@ template <class T, int S> INLINE V<T> fold(V<T> a, V<T> b) {
     else return fold<T, S>(a, b, AllLanes<LANES<T>>{});
 }
 #endif
+// Stores the first n of four sums, each over the lanes of a vector, in the order of `sum`.
 template <class T> INLINE void store_sums(T* to, const V<T>* v, i64 n) {
     constexpr int N = LANES<T>;
 #if defined(LAYERNORM_SHUFFLES)
@@ -249,7 +251,7 @@ template <class T> INLINE void store_sums(T* to, const V<T>* v, i64 n) {
         V<T> four = fold<T, N / 2>(fold<T, N>(v[0], v[1]), fold<T, N>(v[2], v[3]));
         if constexpr (N >= 16) four = fold<T, N / 4>(four, four);
         if constexpr (N >= 8) four = fold<T, 2>(four, four);
-        memcpy(to, &four, (n == 4 ? 4 : n) * sizeof(T));
+        memcpy(to, &four, (n == 4 ? 4 : n) * sizeof(T));  // of four by one instruction: their number is a constant there
         return;
     }
 #endif
@@ -301,13 +303,13 @@ static void dense(const FewRows<A, SumOf<F>>& few, const E* w, i64 K, i64 units,
 }
 
 // c[r][k] += sum over j of a[r][at + j] * w[j][k], from <= k < end, j < units; a row of w is K numbers long.
-template <int N, class T, class A, class E>
+template <class T, class A, class E>
 INLINE void add_dense_transposed(const FewRows<A, T>& few, i64 at, const E* w, i64 units, i64 K, i64 from, i64 end) {
-    T left[DIRECT_ROWS][N];
+    T left[DIRECT_ROWS][TRANSPOSED_UNITS];
     for (i64 r = 0; r < few.count; ++r)
         for (i64 i = 0; i < units; ++i) left[r][i] = widened<T>(few.a[r][at + i]);
     over<T>(end - from, [&](i64 k, i64 n) {
-        V<T> right[N];
+        V<T> right[TRANSPOSED_UNITS];
         for (i64 i = 0; i < units; ++i) right[i] = widen<T>(w + i * K + from + k, n), Set::keep(right[i]);
         for (i64 r = 0; r < few.count; ++r) {
             V<T> sum = widen<T>(few.c[r] + from + k, n);
@@ -320,24 +322,25 @@ INLINE void add_dense_transposed(const FewRows<A, T>& few, i64 at, const E* w, i
 template <class T, class A, class E>
 static void dense_transposed(
     const FewRows<A, T>& few, const E* w, i64 blocks, i64 units, i64 apart, i64 K, i64 from, i64 end) {
-    constexpr i64 N = 8;
+    constexpr i64 N = TRANSPOSED_UNITS;
     for (i64 r = 0; r < few.count; ++r) memset(few.c[r] + from, 0, (end - from) * sizeof(T));
     for (i64 g = 0; g < blocks; ++g, w += units * K) {
         i64 j = 0;
-        for (; j + N <= units; j += N) add_dense_transposed<N>(few, g * apart + j, w + j * K, N, K, from, end);
-        if (j < units) add_dense_transposed<N>(few, g * apart + j, w + j * K, units - j, K, from, end);
+        for (; j + N <= units; j += N) add_dense_transposed(few, g * apart + j, w + j * K, N, K, from, end);
+        if (j < units) add_dense_transposed(few, g * apart + j, w + j * K, units - j, K, from, end);
     }
 }
 
-// c[j][k] = sum over r of a[r][j] * b[r][k], j < N, k < K.
-template <int N, class T, class E> static void outer(const T (*a)[N], const E* const* b, i64 rows, i64 K, E* const* c) {
+// c[j][k] = sum over r of a[r][j] * b[r][k], j < OUTER_UNITS, k < K.
+template <class T, class E>
+static void outer(const T (*a)[OUTER_UNITS], const E* const* b, i64 rows, i64 K, E* const* c) {
     over<T>(K, [&](i64 k, i64 n) {
-        V<T> sum[N] = {};
+        V<T> sum[OUTER_UNITS] = {};
         for (i64 r = 0; r < rows; ++r) {
             V<T> right = widen<T>(b[r] + k, n);
-            for (int j = 0; j < N; ++j) sum[j] += all(a[r][j]) * right;
+            for (int j = 0; j < OUTER_UNITS; ++j) sum[j] += all(a[r][j]) * right;
         }
-        for (int j = 0; j < N; ++j) narrow<T>(c[j] + k, sum[j], n);
+        for (int j = 0; j < OUTER_UNITS; ++j) narrow<T>(c[j] + k, sum[j], n);
     });
 }
 

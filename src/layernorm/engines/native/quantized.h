@@ -14,43 +14,6 @@ constexpr int QUANTIZED_UNITS = 4;
 // A number whose reciprocal is finite; those of smaller ones may be infinite.
 template <class T> constexpr T TINY = sizeof(T) == 4 ? T(__FLT_MIN__) : T(__DBL_MIN__);
 
-// q[k] = x[k] / scale, rounded, and zeros behind it; scale: the largest |x| / 127. If a number is not finite, the scale is
-// NaN and q is zeros.
-template <class T> struct Rounded {
-    T scale;
-    int32_t total;  // of q
-
-    template <class X> void round(int8_t* q, const X* x, i64 K) {
-        V<T> largest = {}, wrong = {};
-        over<T>(K, [&](i64 k, i64 n) {
-            const V<T> v = widen<T>(x + k, n), size = v < V<T>{} ? -v : v;
-            largest = largest > size ? largest : size;
-            wrong += v * T(0);
-        });
-        T lane[LANES<T>], most = 0;
-        memcpy(lane, &largest, sizeof largest);
-        for (int i = 0; i < LANES<T>; ++i) most = most > lane[i] ? most : lane[i];
-        scale = most / 127 + Set::sum<T>(wrong);
-        total = 0;
-        if (scale != scale) {
-            memset(q, 0, round_up(K, BYTES));
-            return;
-        }
-        const T inverse = scale >= TINY<T> ? 1 / scale : 0, shift = Exponential<T>::ROUND;
-        Bits<T> totals = {};
-        memset(q + (K & -BYTES), 0, round_up(K, BYTES) - (K & -BYTES));
-        over<T>(K, [&](i64 k, i64 n) {
-            V<T> scaled = widen<T>(x + k, n) * inverse;
-            Set::keep(scaled);  // fused with the sum it would be rounded otherwise
-            const Bits<T> whole = same_bits<Bits<T>>(scaled + shift) - same_bits<Bits<T>>(all(shift));
-            const auto bytes = Set::lowest_bytes<T>(whole);
-            totals += whole;
-            memcpy(q + k, &bytes, sizeof bytes);
-        });
-        for (int i = 0; i < LANES<T>; ++i) total += int32_t(totals[i]);
-    }
-};
-
 // sums[r][j] = sum over k of a[r][k] * w[j][k], for R rows r, each with its total, and n <= QUANTIZED_UNITS rows j.
 template <int R>
 static void quantized_tile(const int8_t* const* a, [[maybe_unused]] const int32_t* total, const int8_t* w, i64 K, i64 n,
@@ -109,15 +72,14 @@ static void quantized_tile(const int8_t* const* a, [[maybe_unused]] const int32_
 template <class T> struct RoundedRows {
     i64 count = 0;
     const int8_t* q[ROUNDED_ROWS];
-    int32_t total[ROUNDED_ROWS];
+    int32_t total[ROUNDED_ROWS];  // of q
     T scale[ROUNDED_ROWS];
     T* c[ROUNDED_ROWS];
 
     template <class X> void take(int8_t* memory, const X* x, i64 K, T* product) {
         int8_t* to = memory + count * round_up(K, BYTES);
-        Rounded<T> row;
-        row.round(to, x, K);
-        q[count] = to, total[count] = row.total, scale[count] = row.scale, c[count] = product;
+        scale[count] = round(to, x, K, total[count]);
+        q[count] = to, c[count] = product;
         ++count;
     }
 
@@ -144,6 +106,40 @@ template <class T> struct RoundedRows {
             tiles<QUANTIZED_ROWS>(r, w + j * K, scale_w + j, K, n, at + j);
             tiles<1>(r, w + j * K, scale_w + j, K, n, at + j);
         }
+    }
+
+private:
+    // q[k] = x[k] / scale, rounded, and zeros behind it. Returns the scale, the largest |x| / 127. If a number is not finite,
+    // the scale is NaN and q is zeros.
+    template <class X> static T round(int8_t* q, const X* x, i64 K, int32_t& total) {
+        V<T> largest = {}, wrong = {};
+        over<T>(K, [&](i64 k, i64 n) {
+            const V<T> v = widen<T>(x + k, n), size = v < V<T>{} ? -v : v;
+            largest = largest > size ? largest : size;
+            wrong += v * T(0);
+        });
+        T lane[LANES<T>], most = 0;
+        memcpy(lane, &largest, sizeof largest);
+        for (int i = 0; i < LANES<T>; ++i) most = most > lane[i] ? most : lane[i];
+        const T scale = most / 127 + Set::sum<T>(wrong);
+        total = 0;
+        if (scale != scale) {
+            memset(q, 0, round_up(K, BYTES));
+            return scale;
+        }
+        const T inverse = scale >= TINY<T> ? 1 / scale : 0, shift = Exponential<T>::ROUND;
+        Bits<T> totals = {};
+        memset(q + (K & -BYTES), 0, round_up(K, BYTES) - (K & -BYTES));
+        over<T>(K, [&](i64 k, i64 n) {
+            V<T> scaled = widen<T>(x + k, n) * inverse;
+            Set::keep(scaled);  // fused with the sum it would be rounded otherwise
+            const Bits<T> whole = same_bits<Bits<T>>(scaled + shift) - same_bits<Bits<T>>(all(shift));
+            const auto bytes = Set::lowest_bytes<T>(whole);
+            totals += whole;
+            memcpy(q + k, &bytes, sizeof bytes);
+        });
+        for (int i = 0; i < LANES<T>; ++i) total += int32_t(totals[i]);
+        return scale;
     }
 };
 

@@ -45,7 +45,7 @@ template <class T> struct Backward {
     T *dh, *dc;        // in: of the state after the step; out: of the state before it, what goes through W_hh apart
     T *dzx, *dzh;      // out; one and the same for a network in which W x and U h are only added
     T* m;              // out: what is projected, or null
-    T* temporary;      // [7*Hp]
+    T* temporary;      // [8*Hp], the last Hp for m
     Vectors<T> sums;   // of the parameters' gradients, added to
 };
 
@@ -57,13 +57,12 @@ template <class T> INLINE void add(T* z, V<T> more) { store<T>(z, load(z) + more
 template <class T> struct Layer {
     i64 G, H, Hp;
     i64 from, to;  // the units of each gate that are looked at; what is normalised over the units needs all, 0 to Hp
-    bool split, per_gate, all, carry, cell, relu, has_inside_x, has_inside_h;
-    int norm;
-    Norming norming, cell_norming;
+    bool split, per_gate, all, norm, carry, cell, relu, has_inside_x, has_inside_h;
+    Norming norming;
     T forget_bias, gate_clip;
     Vectors<T> p;
 
-    Span<T> span(i64 gates) const { return {gates, H, Hp}; }
+    Span span(i64 gates) const { return {gates, H, Hp}; }
     bool two_streams() const { return split || (G == 3 && !all); }
 
     // f(k, n) for the pieces [k, k + n) of a row of summed inputs that the units of some gates are.
@@ -182,7 +181,7 @@ template <class T> struct Layer {
     template <bool SPLIT> void lstm(const Forward<T>& w) const {
         sites(w, 0, 4);
         lstm_gates<SPLIT>(w);
-        w.statistics->c = cell ? statistics(w.c, span(1), cell_norming) : Statistics<T>{0, 1};
+        w.statistics->c = cell ? statistics(w.c, span(1), norming) : Statistics<T>{0, 1};
         lstm_out(w);
     }
     template <bool SPLIT> void lstm_gates(const Forward<T>& w) const {
@@ -210,7 +209,7 @@ template <class T> struct Layer {
         const Means<T> means = lstm_out_backward<SPLIT>(w);
         if (cell)
             standardize_backward(
-                cell_gradient(w), means.d, means.product, w.saved_c, w.statistics->c, span(1), cell_norming);
+                cell_gradient(w), means.d, means.product, w.saved_c, w.statistics->c, span(1), norming);
         lstm_gates_backward<SPLIT>(w);
         gates_backward<SPLIT>(w, w.temporary, 0, 4);
         inside_backward(w);

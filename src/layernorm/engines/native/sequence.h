@@ -21,31 +21,30 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     // Whether these kernels round float32 to bfloat16 for the products. They do not serve calls that use the weights unpacked.
     static constexpr bool ROUNDS = !SAME<F, typename FactorFor<T, E>::type>;
     const Recurrent& n;
+    ParallelFor run;                      // shares out work among threads, or null
     const i64 direct_rows;                // up to so many rows in a whole call the weights are not packed
-    i64 T_, B, I, H, P, G, Hp, Pp, Z, W;  // Z: a row of summed inputs, whole panels wide; W: of the state h
+    i64 T_, B, I, H, P, G, Hp, Z, W;      // Z: a row of summed inputs, whole panels wide; W: of the state h
     i64 all_lines;                        // of the call
     i64* starts;                          // [T + 1]: the first line of each time
     i64* packed_lengths;                  // [B]
     const i64* lengths;                   // of each row, or null: all are T
     i64 longest = 0;                      // of all lengths, where there are such
-    const Saved saved;                    // numbers a line of what the forward saves
     Layer<T> layer;
     T* vectors;
     Panels<F> ih, hh, hr;
     ParallelFor columns = nullptr;  // shares out the columns of a product, if rows are too few
     Failure failed;
 
-    Sequence(const Recurrent& call, i64 direct_rows) : n(call), direct_rows(direct_rows), saved(saved_sizes(call)) {
+    Sequence(const Recurrent& call, ParallelFor run, i64 direct_rows) : n(call), run(run), direct_rows(direct_rows) {
         T_ = n.T, B = n.B, I = n.I, H = n.H, P = n.P, G = n.gates;
         all_lines = packed() ? n.lines : T_ * B;
         lengths = n.lengths;
-        Hp = round_up(H, PAD), Pp = round_up(P, PAD), Z = row_of_summed_inputs(call), W = round_up(Pp, PANEL<F>);
+        Hp = round_up(H, PAD), Z = row_of_summed_inputs(call), W = round_up(round_up(P, PAD), PANEL<F>);
         layer.G = G, layer.H = H, layer.Hp = Hp, layer.from = 0, layer.to = Hp;
         layer.split = n.split, layer.per_gate = n.together == 1, layer.all = G == 3 && n.together == 3;
-        layer.norm = n.batch_norm ? 0 : int(n.norm), layer.relu = n.relu;
+        layer.norm = n.norm && !n.batch_norm, layer.relu = n.relu;
         layer.cell = n.cell != 0, layer.carry = n.cell == 2;
-        layer.norming = {n.norm == 2, n.deviation != 0, n.eps};
-        layer.cell_norming = {n.rms != 0, n.deviation != 0, n.eps};
+        layer.norming = {n.rms != 0, n.deviation != 0, n.eps};
         layer.forget_bias = T(n.forget_bias);
         layer.gate_clip = T(n.gate_clip);
         for (i64 b = 0; n.lengths && b < B; ++b) longest = most(longest, n.lengths[b]);
@@ -66,16 +65,27 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
             if (last > first) product<F>(A, {W.panel(from), W.K, last - first}, c + first, outer_c, ldc, last - first);
         });
     }
+    // The same for a run of steps (`runs`), whose outer blocks are the steps or the rows, whichever are fewer.
+    void multiply_run(const Rows<X>& A, const Panels<F>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
+        if (A.rows >= A.outer) multiply(A, W, c, outer_c, ldc, width);
+        else multiply({A.a, A.rows, A.lda, A.outer, A.outer_a}, W, c, ldc, outer_c, width);
+    }
     // n numbers and the zeros after them.
     static i64 whole(i64 n) { return round_up(n, WHOLE<F>); }
+
+    // Rounds numbers to the type that the products read, if they have another one.
+    static void as_factors(X* to, const T* from, i64 count) {
+        if constexpr (!SAME<X, T>) convert(to, from, count);
+    }
 
     const E* given(const void* q) const { return static_cast<const E*>(q); }
     E* result(void* q) const { return static_cast<E*>(q); }
     const T* in(const void* q) const { return static_cast<const T*>(q); }
     T* out(void* q) const { return static_cast<T*>(q); }
 
+    i64 size_of_saved_h() const { return n.split ? Z : Hp; }  // of a line, where it is saved
     RowStatistics<T>* statistics(i64 at) const {
-        static_assert(sizeof(RowStatistics<T>) == STATISTICS * sizeof(T), "as `saved_sizes` tells it");
+        static_assert(sizeof(RowStatistics<T>) == STATISTICS * sizeof(T), "as `saved_block` tells it");
         return static_cast<RowStatistics<T>*>(n.saved_statistics) + at;
     }
 
@@ -145,8 +155,8 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     // --- parameters ---
 
     // The packed parameters of a pass: packed now, or found where an earlier call has left them.
-    template <class Pass> static void find_parameters(Pass& pass, ParallelFor run) {
-        if (!pass.n.prepared) return pass.pack_parameters(run);
+    template <class Pass> static void find_parameters(Pass& pass) {
+        if (!pass.n.prepared) return pass.pack_parameters();
         Cursor there{static_cast<char*>(const_cast<void*>(pass.n.prepared))};
         pass.lay_parameters(there);
         pass.layer.p = pass.eight(pass.vectors);
@@ -230,10 +240,10 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
 };
 
 // Packs a pass's parameters for calls to come, and returns their size in bytes. Without a place for them it packs nothing.
-template <class Pass> static i64 prepare(Pass& pass, ParallelFor run) {
+template <class Pass> static i64 prepare(Pass& pass) {
     Cursor place{static_cast<char*>(const_cast<void*>(pass.n.prepared))};
     pass.lay_parameters(place);
-    if (place.base) pass.pack_parameters(run);
+    if (place.base) pass.pack_parameters();
     return place.used;
 }
 

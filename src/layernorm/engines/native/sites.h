@@ -11,7 +11,7 @@
 
 namespace LAYERNORM_ISA {
 
-template <class T> struct Span {  // `gates` neighbouring blocks that are normalised together
+struct Span {  // `gates` neighbouring blocks that are normalised together
     i64 gates, H, Hp;
     i64 units() const { return gates * H; }
     i64 end() const { return gates * Hp; }
@@ -28,7 +28,7 @@ template <class T> struct Sums {
     T one() const { return Set::sum<T>((first[0] + first[1]) + (first[2] + first[3])); }
     T two() const { return Set::sum<T>((second[0] + second[1]) + (second[2] + second[3])); }
 };
-template <class T, class F> INLINE void over_units(const T* z, const Span<T>& s, const F& f) {
+template <class T, class F> INLINE void over_units(const T* z, const Span& s, const F& f) {
     const i64 whole = s.H / LANES<T>, rest = s.H % LANES<T>;
     for (i64 g = 0; g < s.gates; ++g, z += s.Hp) {
         i64 j = 0;
@@ -38,13 +38,13 @@ template <class T, class F> INLINE void over_units(const T* z, const Span<T>& s,
         if (rest) f(1, load(z + j * LANES<T>), rest);
     }
 }
-template <class T> INLINE T total(const T* z, const Span<T>& s) {
+template <class T> INLINE T total(const T* z, const Span& s) {
     Sums<T> sums;
     over_units(z, s, [&](int k, V<T> v, i64 n) { sums.first[k] += n < LANES<T> ? first<T>(v, n) : v; });
     return sums.one();
 }
 // Of z - centre: the sum, and the sum of squares.
-template <class T> INLINE Sums<T> moments(const T* z, T centre, const Span<T>& s) {
+template <class T> INLINE Sums<T> moments(const T* z, T centre, const Span& s) {
     Sums<T> sums;
     over_units(z, s, [&](int k, V<T> v, i64 n) {
         const V<T> d = n < LANES<T> ? first<T>(v - centre, n) : v - centre;
@@ -65,7 +65,7 @@ template <class T> struct Statistics {
 
 // The mean of what is left when the mean has been taken away is its rounding error: with that a constant row's mean is
 // exact, and one with |mean| >> deviation loses nothing.
-template <class T> INLINE Statistics<T> statistics(const T* z, const Span<T>& s, const Norming& n) {
+template <class T> INLINE Statistics<T> statistics(const T* z, const Span& s, const Norming& n) {
     const T each = T(1) / T(s.units());
     if (n.rms) return {0, reciprocal_of(moments(z, T(0), s).two() * each, n)};
     const T rough = total(z, s) * each;
@@ -79,7 +79,7 @@ template <class T> INLINE Statistics<T> statistics(const T* z, const Span<T>& s,
 // Where eps is added to the deviation, more than z_hat * mean(d * z_hat) flows back.
 template <class T>
 INLINE void standardize_backward(
-    T* d, T of_d, T of_product, const T* z, const Statistics<T>& k, const Span<T>& s, const Norming& n) {
+    T* d, T of_d, T of_product, const T* z, const Statistics<T>& k, const Span& s, const Norming& n) {
     const T square = n.deviation ? moments(z, k.mean, s).two() / T(s.units()) * k.r * k.r : T(1);
     const T mean = n.rms ? T(0) : of_d, slope = square > 0 ? of_product / sqrt(square) : T(0) * of_product;
     for (i64 j = 0; j < s.end(); j += LANES<T>)

@@ -1,4 +1,4 @@
-// AMX beside AVX-512: products of bfloat16 on tiles. A program asks the system for them, once (library.cpp).
+// AMX beside AVX-512: products of bfloat16 on tiles. A program asks the system for them, once (processor.h).
 //
 // The instructions are written out: GCC's functions for them do not say that they read and write memory.
 #pragma once
