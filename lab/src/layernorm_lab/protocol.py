@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .config import COMPARED, option, values_in_name
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-
     from .report.judge import Claim
     from .report.page import Picture, Report
     from .runs.folder import Run
-    from .train.task import Task
+    from .train.task import Accelerator, Task
 
 
 @dataclass(frozen=True)
