@@ -106,7 +106,7 @@ class Experiment:
         load: (configuration, folder given by --data) -> the data set.
         check: (configuration, data set) -> None. It raises ValueError, naming the option, if they do not fit together.
         task: (configuration, data set, accelerator) -> what to train.
-        report: the runs -> figures, tables, findings, deviations.
+        report: (the runs, the claims) -> figures, tables, findings, deviations.
         threads: processor threads unless --threads is given. 0: torch's choice.
         embedded: whether the data set is part of a package, so that --data does not exist.
         sampler: how its network draws. None: there is nothing to draw.
@@ -122,7 +122,7 @@ class Experiment:
     load: Callable[[Any, Path | None], Any]
     check: Callable[[Any, Any], None]
     task: Callable[[Any, Any, Accelerator], Task]
-    report: Callable[[Sequence[Run]], Report]
+    report: Callable[[Sequence[Run], Sequence[Claim]], Report]
     threads: int = 0
     embedded: bool = False
     sampler: Sampler | None = None

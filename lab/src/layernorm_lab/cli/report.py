@@ -33,7 +33,7 @@ def make_report(paths: list[Path]) -> Report:
     experiment, (runs, notes) = runs_of_one_experiment(paths)
     while runs:
         try:
-            report = with_verdicts(experiment.report(runs), experiment.claims, runs)
+            report = with_verdicts(experiment.report(runs, experiment.claims), experiment.claims, runs)
             environment_lines(report)  # fails here where the page would fail
         except LackingError as error:
             lost = error.path.parent

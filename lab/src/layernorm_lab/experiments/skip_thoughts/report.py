@@ -11,7 +11,6 @@ from ...report.blocks import Block, Group, Metric, heading
 from ...report.outline import Curves, Extra, Outline, Results
 from ...report.page import Table
 from ...report.tables import Column, mean_and_range
-from .claims import CLAIMS
 from .config import Config
 from .deviations import APART, DEVIATIONS
 
@@ -140,7 +139,6 @@ OUTLINE = Outline(
     results=[Results(COLUMNS, NOTE)],
     chosen=NLL,
     digits=3,
-    claims=CLAIMS,
     deviations=DEVIATIONS,
     apart=APART,
     extra=_table_3,
