@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +67,6 @@ def caption_words(text: str) -> list[str]:
     return text.split()
 
 
-@functools.lru_cache(maxsize=1)
 def read_order_embeddings(folder: Path) -> ImagesAndCaptions:
     """Reads the files in a folder. Captions and images must match in number."""
     files = source.PublishedFiles(ORDER_EMBEDDINGS, folder)

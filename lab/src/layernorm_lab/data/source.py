@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import fnmatch
+import functools
 import hashlib
 import inspect
 import io
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import RunError, reason
 from ..runs.files import locked, make_folder, names_in, path_text, read_bytes, read_content, write_atomic
-from .packed import ENDING, open_packed
+from .packed import ENDING, Packed, open_packed, read_packed
 from .progress import PercentDone, followed
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class Source(Generic[Dataset]):
         summary: one line for `layernorm data list`.
         files: every file's name, as used in messages, and its published SHA-256. Without an address an entry may be a
             folder or a pattern (`*.txt`), and has no SHA-256.
-        read: reads the data set in a folder, and raises RunError if it is damaged. `load` calls it for every run of a
-            command, so it remembers the last folder.
+        read: reads the data set in a folder, and raises RunError if it is damaged. The last folder is remembered, as
+            `load` reads it for every run of a command.
         url: the address of the files. None: they must be put in place by hand.
         spellings: (file's name) -> the names under which it may be found.
         form: what `files` are, for messages.
@@ -72,6 +73,9 @@ class Source(Generic[Dataset]):
     terms: str = ""
     make: Callable[[Path], Iterable[tuple[str, str]]] | None = None
     made_from: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "read", functools.lru_cache(maxsize=1)(self.read))
 
     def load(self, data: Path | None) -> Dataset:
         """Reads the data set from the given folder. None: it is looked for, and downloaded if it is not found."""
@@ -172,6 +176,13 @@ def packed_form(source: Source, folder: Path) -> bytes:
     with contextlib.suppress(RunError):  # if the cache cannot be written, the files are parsed again next time
         write_atomic(make_folder(place.parent) / place.name, content)
     return content
+
+
+def parsed(source: Source, folder: Path, form: Mapping[str, str]) -> tuple[Packed, Path]:
+    """Reads a data set in parsed form, whose arrays must be as in `form` (`read_packed`). Returns the path for errors
+    about it, too."""
+    path = packed_in(source, folder) or folder
+    return read_packed(packed_form(source, folder), path, source.name, form), path
 
 
 def kept_parse(source: Source, folder: Path) -> Path:
