@@ -19,9 +19,6 @@ SEEDS = 5
 TRIAL_SEEDS = tuple(range(10, 10 + SEEDS))
 """The seeds of a trial as it is planned by the earlier rule."""
 
-FACTOR = 2.0
-"""The ratio of neighbouring learning rates in a grid."""
-
 LEVELS = {1: (0.05,), 2: (0.02, 0.03)}
 """The levels of a trial's looks, by their number."""
 
