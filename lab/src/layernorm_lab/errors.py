@@ -80,11 +80,6 @@ def error_line(error: Exception) -> str:
     if isinstance(error, (UsageError, RunError)):
         return str(error)
     if isinstance(error, OSError):
-        return described(error)
+        return f"cannot read {error.filename}: {reason(error)}" if error.filename else reason(error)
     first = (str(error).splitlines() or [""])[0]
     return f"unexpected {type(error).__name__}: {first} (--traceback shows where)"
-
-
-def described(error: OSError) -> str:
-    """Words an error about a file that could not be read as one line."""
-    return f"cannot read {error.filename}: {reason(error)}" if error.filename else reason(error)

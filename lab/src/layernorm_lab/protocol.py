@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .config import COMPARED, option, values_in_name
+from .config import option, values_in_name
 
 if TYPE_CHECKING:
     from .report.judge import Claim
@@ -38,11 +38,7 @@ class StoppedError(Exception):
     """Nobody waits for a drawing any more."""
 
 
-def _never() -> bool:
-    return False
-
-
-stop_asked: ContextVar[Callable[[], bool]] = ContextVar("stop_asked", default=_never)
+stop_asked: ContextVar[Callable[[], bool]] = ContextVar("stop_asked", default=lambda: False)
 """Says whether the drawing that is being made is to stop."""
 
 
@@ -111,9 +107,6 @@ class Experiment:
         embedded: whether the data set is part of a package, so that --data does not exist.
         sampler: how its network draws. None: there is nothing to draw.
         claims: what the judge decides from its runs.
-
-    Raises:
-        TypeError: a preset's configuration lacks an option of `COMPARED`.
     """
 
     name: str
@@ -128,19 +121,16 @@ class Experiment:
     sampler: Sampler | None = None
     claims: Sequence[Claim] = ()
 
-    def __post_init__(self) -> None:
-        for preset in self.presets.values():
-            if lacking := [name for name in COMPARED if not hasattr(preset.config, name)]:
-                raise TypeError(
-                    f"experiment {self.name}: {type(preset.config).__name__} lacks {', '.join(lacking)}; every "
-                    f"configuration has the options {', '.join(COMPARED)}"
-                )
-
     @property
     def default_preset(self) -> str:
         """Names the preset of `layernorm run NAME` without --preset."""
         return next(iter(self.presets))
 
-    def run_name(self, config: Any, swept_options: Collection[str] = ()) -> str:
+    @property
+    def kind(self) -> type[Any]:
+        """The class of its configurations."""
+        return type(self.presets[self.default_preset].config)
+
+    def run_name(self, config: Any, swept_options: Collection[str]) -> str:
         """Names the folder of a run: the experiment and the values by which its runs differ in one command."""
         return "-".join([self.name, *values_in_name(config, swept_options)])

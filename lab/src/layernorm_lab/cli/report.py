@@ -54,7 +54,7 @@ def runs_of_one_experiment(paths: list[Path]) -> tuple[Experiment, FoundRuns]:
     for run in whole:
         try:
             experiment = find_experiment(run.experiment)
-            configuration(type(experiment.presets[experiment.default_preset].config), run)
+            configuration(experiment.kind, run)
         except UsageError as error:
             notes.append(f"skipped: {run.path}: {error}")
         except RunError as error:
