@@ -256,7 +256,7 @@ def locate(source: Source, data: Path | None, option: str = "--data") -> Path:
     return download(source, option)
 
 
-def download(source: Source, option: str = "--data") -> Path:
+def download(source: Source, option: str) -> Path:
     """Downloads the files of a data set that the cache lacks.
 
     A file gets its name when it is complete and has the published SHA-256. Files that are there already are checked

@@ -193,7 +193,6 @@ def report_study(study: Study) -> Report:
         title="The stability of hidden dynamics, measured",
         claim=CLAIM,
         findings=findings(study),
-        status=[],
         figures=[_study_figure(study)],
         tables=[
             _table_by_scale(
@@ -212,7 +211,6 @@ def report_study(study: Study) -> Report:
                 "log10 of its norm over that at lag 0, from a direction drawn at random.",
             ),
         ],
-        deviations=[],
         start=environment.describe(),
     )  # fmt: skip
 
