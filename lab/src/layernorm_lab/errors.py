@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,15 @@ def unknown(kind: str, name: str, names: Iterable[str]) -> UsageError:
 def reason(error: OSError) -> str:
     """Returns the system's message, without the number and the path that `str(error)` adds."""
     return error.strerror or str(error)
+
+
+@contextlib.contextmanager
+def failing(doing: str) -> Iterator[None]:
+    """Makes an OSError inside the ``with`` a RunError: that this, such as "write FILE", cannot be done, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot {doing}: {reason(error)}") from error
 
 
 def error_line(error: Exception) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..errors import RunError, reason
+from ..errors import RunError, failing
 from ..runs.files import locked, make_folder, names_in, path_text, read_bytes, read_content, write_atomic
 from .packed import ENDING, Packed, open_packed, read_packed
 from .progress import PercentDone, followed
@@ -362,12 +362,10 @@ def _used(source: Source, origin: Path) -> list[Path]:
 def _write_made_files(source: Source, texts: Iterable[tuple[str, str]], new: Path) -> dict[str, Any]:
     """Writes the files of a data set that is made from others into a folder, packs them, and returns their facts."""
     made = make_folder(new / MADE)
-    try:
+    with failing(f"write in {made}"):
         for name, text in texts:
             make_folder((made / name).parent)
             (made / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"cannot write in {made}: {reason(error)}") from error
     facts = source.read(made).facts
     write_atomic(new / str(source.packed), packed_form(source, made))
     return facts
@@ -379,10 +377,8 @@ def _beside(source: Source, folder: Path) -> Iterator[Path]:
     with locked(make_folder(cache_folder() / f".{source.name}")):
         for leftover in folder.glob(".making.*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        try:
+        with failing(f"write in {folder}"):
             new = Path(tempfile.mkdtemp(dir=folder, prefix=".making."))
-        except OSError as error:
-            raise RunError(f"cannot write in {folder}: {reason(error)}") from error
         try:
             yield new
         finally:
@@ -391,10 +387,8 @@ def _beside(source: Source, folder: Path) -> Iterator[Path]:
 
 def _take_place(path: Path, place: Path) -> None:
     """Gives a file or a folder its name, in one step."""
-    try:
+    with failing(f"write {place}"):
         os.replace(path, make_folder(place.parent) / place.name)
-    except OSError as error:
-        raise RunError(f"cannot write {place}: {reason(error)}") from error
 
 
 def sha256(content: bytes) -> str:
