@@ -39,7 +39,10 @@ OURS = "ours"
 
 def rulings(results: Path) -> dict[str, list[Ruling]]:
     """Rules on every claim, by experiment, from the summaries `EXPERIMENT/summary.json` in a folder."""
-    runs = _runs(results)
+    return _ruled(_runs(results))
+
+
+def _ruled(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[Ruling]]:
     return {name: decide(catalogue.find_experiment(name).claims, runs[name]) for name in EXPERIMENTS}
 
 
@@ -95,7 +98,8 @@ def _sections(by_experiment: Mapping[str, Sequence[Ruling]]) -> list[dict[str, l
 
 def claims_page(results: Path) -> str:
     """Writes the text of docs/claims.md from a folder with the summaries and `theory/claims.json`."""
-    by_experiment = rulings(results)
+    runs = _runs(results)
+    by_experiment = _ruled(runs)
     main, ours, choices, begun = _sections(by_experiment)
     statements, verdicts = _statements(results)
     parts = [
@@ -121,7 +125,7 @@ def claims_page(results: Path) -> str:
         *_begun(results, begun),
         *_open(_all(by_experiment)),
         "## How a claim is decided",
-        *_rule(results),
+        *_rule(runs),
         "## Section 5 and the appendix",
         "`layernorm geometry` computes these. *Refuted*: an exact computation contradicts the statement.",
         _markdown_rows(["statement", "in the paper", "verdict", "what was found", "figure"], statements),
@@ -211,7 +215,7 @@ def _unique(items: Iterable) -> list:
     return items_once
 
 
-def _rule(results: Path) -> list[str]:
+def _rule(runs: Mapping[str, Sequence[Run]]) -> list[str]:
     head = (
         "Trials that began on 2026-11-25 or later follow [the rule on the page of the trials](results/trials.md), and "
         "say so in the table. All others followed this one:"
@@ -239,7 +243,7 @@ def _rule(results: Path) -> list[str]:
         _filled(
             "If two norms do not differ at the rates that are compared, a trial gives one of its claims a wrong "
             "*ahead* or *behind* with a chance of 5 %. The rates are chosen by runs with noise, too, so that equal "
-            "norms may be compared at rates that are not equally good. " + _simulated(results)
+            "norms may be compared at rates that are not equally good. " + _simulated(runs)
         ),
         _filled(
             f"With {SEEDS} pairs, a difference of 1, 2 and 3 standard deviations (of the pairs' differences) is seen "
@@ -253,9 +257,9 @@ def _chances(pairs: int) -> str:
     return ", ".join(f"{100 * chance(size, pairs):.0f} %" for size in (1, 2, 3))
 
 
-def _simulated(results: Path) -> str:
+def _simulated(runs: Mapping[str, Sequence[Run]]) -> str:
     """Writes how often the rule is wrong in simulated trials, for each experiment whose pilots are there."""
-    runs, texts = _runs(results), []
+    texts = []
     for name in EXPERIMENTS:
         errors = [simulated_error(claim, runs[name]) for claim in catalogue.find_experiment(name).claims]
         known = sorted({round(100 * error) for error in errors if error is not None})

@@ -8,9 +8,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-COMPARED = ("norm", "learning_rate", "seed")
-"""The options of every configuration, by which reports and the judge compare runs."""
-
 
 def option(
     default: Any,
@@ -159,7 +156,7 @@ def swept(config: type) -> list[dataclasses.Field]:
     ]
 
 
-def values_in_name(config: Any, swept_options: Collection[str] = ()) -> list[str]:
+def values_in_name(config: Any, swept_options: Collection[str]) -> list[str]:
     """Writes the values that a run's name has: those of the fields that are in every name, and of those to which a
     command gives several values; the seed last."""
     items = [item for item in dataclasses.fields(config) if item.metadata["in_name"] or item.name in swept_options]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,16 +76,20 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+@contextlib.contextmanager
+def failing(doing: str) -> Iterator[None]:
+    """Makes an OSError inside the ``with`` a RunError: that this, such as "write FILE", cannot be done, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot {doing}: {reason(error)}") from error
+
+
 def error_line(error: Exception) -> str:
     """Words an error as the one line that the user sees."""
     if isinstance(error, (UsageError, RunError)):
         return str(error)
     if isinstance(error, OSError):
-        return described(error)
+        return f"cannot read {error.filename}: {reason(error)}" if error.filename else reason(error)
     first = (str(error).splitlines() or [""])[0]
     return f"unexpected {type(error).__name__}: {first} (--traceback shows where)"
-
-
-def described(error: OSError) -> str:
-    """Words an error about a file that could not be read as one line."""
-    return f"cannot read {error.filename}: {reason(error)}" if error.filename else reason(error)

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .config import COMPARED, option, values_in_name
+from .config import option, values_in_name
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-
     from .report.judge import Claim
     from .report.page import Picture, Report
     from .runs.folder import Run
-    from .train.task import Task
+    from .train.task import Accelerator, Task
 
 
 @dataclass(frozen=True)
@@ -40,11 +38,7 @@ class StoppedError(Exception):
     """Nobody waits for a drawing any more."""
 
 
-def _never() -> bool:
-    return False
-
-
-stop_asked: ContextVar[Callable[[], bool]] = ContextVar("stop_asked", default=_never)
+stop_asked: ContextVar[Callable[[], bool]] = ContextVar("stop_asked", default=lambda: False)
 """Says whether the drawing that is being made is to stop."""
 
 
@@ -108,14 +102,11 @@ class Experiment:
         load: (configuration, folder given by --data) -> the data set.
         check: (configuration, data set) -> None. It raises ValueError, naming the option, if they do not fit together.
         task: (configuration, data set, accelerator) -> what to train.
-        report: the runs -> figures, tables, findings, deviations.
+        report: (the runs, the claims) -> figures, tables, findings, deviations.
         threads: processor threads unless --threads is given. 0: torch's choice.
         embedded: whether the data set is part of a package, so that --data does not exist.
         sampler: how its network draws. None: there is nothing to draw.
         claims: what the judge decides from its runs.
-
-    Raises:
-        TypeError: a preset's configuration lacks an option of `COMPARED`.
     """
 
     name: str
@@ -124,25 +115,22 @@ class Experiment:
     load: Callable[[Any, Path | None], Any]
     check: Callable[[Any, Any], None]
     task: Callable[[Any, Any, Accelerator], Task]
-    report: Callable[[Sequence[Run]], Report]
+    report: Callable[[Sequence[Run], Sequence[Claim]], Report]
     threads: int = 0
     embedded: bool = False
     sampler: Sampler | None = None
     claims: Sequence[Claim] = ()
-
-    def __post_init__(self) -> None:
-        for preset in self.presets.values():
-            if lacking := [name for name in COMPARED if not hasattr(preset.config, name)]:
-                raise TypeError(
-                    f"experiment {self.name}: {type(preset.config).__name__} lacks {', '.join(lacking)}; every "
-                    f"configuration has the options {', '.join(COMPARED)}"
-                )
 
     @property
     def default_preset(self) -> str:
         """Names the preset of `layernorm run NAME` without --preset."""
         return next(iter(self.presets))
 
-    def run_name(self, config: Any, swept_options: Collection[str] = ()) -> str:
+    @property
+    def kind(self) -> type[Any]:
+        """The class of its configurations."""
+        return type(self.presets[self.default_preset].config)
+
+    def run_name(self, config: Any, swept_options: Collection[str]) -> str:
         """Names the folder of a run: the experiment and the values by which its runs differ in one command."""
         return "-".join([self.name, *values_in_name(config, swept_options)])

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from layernorm_lab.data import questions
+from layernorm_lab.data import iam
 from layernorm_lab.data.catalogue import SOURCES
 from layernorm_lab.data.source import Source
 
@@ -18,9 +18,8 @@ from .question_files import write_questions
 
 def forget():
     """Has every data set read its files anew."""
-    for read in (questions.read_questions, *(data.read for data in SOURCES.values())):
-        if hasattr(read, "cache_clear"):  # a corpus of questions is read by a function that calls `read_questions`
-            read.cache_clear()
+    for read in (iam.read_iam, *(data.read for data in SOURCES.values())):  # lines of IAM-OnDB are remembered twice
+        read.cache_clear()
 
 
 class DataSet(NamedTuple):

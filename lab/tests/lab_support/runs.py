@@ -83,7 +83,8 @@ def write_sweep(place):
 def report_of(*places):
     """The report on the runs in some folders."""
     runs = folder.find_runs(list(places)).runs
-    return catalogue.find_experiment(runs[0].experiment).report(runs)
+    experiment = catalogue.find_experiment(runs[0].experiment)
+    return experiment.report(runs, experiment.claims)
 
 
 def shown(report, capsys):

@@ -12,7 +12,7 @@ from layernorm_lab import catalogue, claims, cli
 from layernorm_lab.cli.options import parse_run
 from layernorm_lab.errors import RunError
 from layernorm_lab.report import judge, summary
-from layernorm_lab.report.judge import FACTOR, PILOT_SEEDS, TRIAL_SEEDS, decide
+from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, decide
 from layernorm_lab.report.judge.claim import LEVELS
 from layernorm_lab.runs.folder import find_runs
 from support.repository import ROOT
@@ -172,7 +172,7 @@ def test_a_claim_fits_its_experiment(name, claim):
         fields = set(vars(made)) - {"norm", "learning_rate", "seed"}
         assert fields - set(claim.trial.options) <= {"gain_init"}
         assert len(claim.trial.rates) >= 4
-        assert all(high / low == pytest.approx(FACTOR) for low, high in itertools.pairwise(claim.trial.rates))
+        assert all(high / low == pytest.approx(2) for low, high in itertools.pairwise(claim.trial.rates))
     assert claim.trial.updates < claim.trial.paper
     program, command, run, *words = claim.trial.command.split()
     assert (program, command, run) == ("layernorm", "run", name)

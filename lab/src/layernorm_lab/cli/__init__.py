@@ -64,9 +64,7 @@ def _say(message: str) -> None:
 def _dispatch(words: list[str]) -> None:
     from . import commands, pages
 
-    if not words or words[0] in ("-h", "--help"):
-        pages.print_commands()
-        raise SystemExit(0 if words else 2)
+    pages.help_or_go_on(words, pages.print_commands)
     if words[0] == "--version":
         print(f"layernorm {version('layernorm')}")
         return

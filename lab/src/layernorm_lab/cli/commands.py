@@ -24,9 +24,7 @@ _SEEDS = 2**31  # more than anyone needs, and a generator takes four times each
 
 def _chosen(usage: str, words: list[str], print_help: Callable[[], None]) -> Experiment:
     """Finds the experiment that the first word names. Without a word, or asked for help, it prints this and ends."""
-    if not words or words[0] in ("-h", "--help"):
-        print_help()
-        raise SystemExit(0 if words else 2)
+    pages.help_or_go_on(words, print_help)
     if words[0].startswith("-"):
         raise UsageError(f"the experiment's name comes before its options: layernorm {usage} {words[0]} ...")
     with contextlib.nullcontext() if "torch" in sys.modules else waiting("loading PyTorch"):
@@ -84,9 +82,7 @@ def _report(parsed: argparse.Namespace) -> None:
 
 
 def _data(words: list[str]) -> None:
-    if not words or words[0] in ("-h", "--help"):
-        pages.print_data()
-        raise SystemExit(0 if words else 2)
+    pages.help_or_go_on(words, pages.print_data)
     if words[0] not in ("list", "prepare"):
         raise unknown("action", words[0], ["list", "prepare"])
     parsed = pages.PARSERS[f"data {words[0]}"]().read(words[1:])

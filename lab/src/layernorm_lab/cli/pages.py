@@ -3,7 +3,7 @@ its configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .. import catalogue
@@ -47,6 +47,13 @@ OPTIONS = [
     ("--version", "print the version"),
     ("--traceback", "show where an error came from (anywhere on the line)"),
 ]
+
+
+def help_or_go_on(words: Sequence[str], print_page: Callable[[], None]) -> None:
+    """Prints a help page and ends the command if there are no words, or the first one asks for help."""
+    if not words or words[0] in ("-h", "--help"):
+        print_page()
+        raise SystemExit(0 if words else 2)
 
 
 def print_commands() -> None:

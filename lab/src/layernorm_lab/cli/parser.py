@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import UsageError, unknown, wrapped
+from ..runs.schema import type_name
 
 WIDTH = 80
 """The columns that a help page takes at most."""
 
-_SIGNS: dict[Any, tuple[str, str]] = {
-    int: ("N", "a whole number"), float: ("X", "a number"), Path: ("PATH", "a path"), str: ("TEXT", "a text")
-}  # fmt: skip
-"""For each type of value: its sign on a help page, and what an error calls it."""
+_SIGNS: dict[Any, str] = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
+"""The sign of each type of value on a help page."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -96,7 +95,7 @@ class Parser(argparse.ArgumentParser):
             notes.append(f"default: {' '.join(map(str, default if several else [default]))}")
         if notes:
             about += f" [{'; '.join(notes)}]"
-        sign = "NAME" if isinstance(kind, tuple) else _SIGNS[kind][0]
+        sign = "NAME" if isinstance(kind, tuple) else _SIGNS[kind]
         many: dict[str, Any] = {"nargs": "+"} if several else {}
         reader = _reader(flag, kind)
         group.add_argument(flag, dest=field, type=reader, default=default, metavar=sign, help=about, **many)
@@ -146,26 +145,17 @@ def table(heading: str, items: Sequence[tuple[str, str]], least: int = 0) -> str
     return "\n".join([f"{heading}:", *(wrapped(f"  {name:<{inside - 2}}{text}", inside) for name, text in items)])
 
 
-def choice(kind: str, choices: Sequence[str]) -> Callable[[str], str]:
-    """Makes the function that takes one of these names, and suggests the nearest for another."""
-
-    def read(text: str) -> str:
-        if text not in choices:
-            raise unknown(kind, text, choices)
-        return text
-
-    return read
-
-
 def _reader(flag: str, kind: Any) -> Callable[[str], Any]:
-    """Makes the function that reads an option's value."""
-    if isinstance(kind, tuple):
-        return choice(flag.removeprefix("--"), kind)
+    """Makes the function that reads an option's value. For an unknown choice it suggests the nearest one."""
 
     def read(text: str) -> Any:
+        if isinstance(kind, tuple):
+            if text not in kind:
+                raise unknown(flag.removeprefix("--"), text, kind)
+            return text
         try:
             return kind(text)
         except ValueError:
-            raise UsageError(f"{flag} must be {_SIGNS[kind][1]}, got {text!r}") from None
+            raise UsageError(f"{flag} must be {type_name(kind)}, got {text!r}") from None
 
     return read

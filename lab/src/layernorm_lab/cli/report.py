@@ -33,7 +33,7 @@ def make_report(paths: list[Path]) -> Report:
     experiment, (runs, notes) = runs_of_one_experiment(paths)
     while runs:
         try:
-            report = with_verdicts(experiment.report(runs), experiment.claims, runs)
+            report = with_verdicts(experiment.report(runs, experiment.claims), experiment.claims, runs)
             environment_lines(report)  # fails here where the page would fail
         except LackingError as error:
             lost = error.path.parent
@@ -54,7 +54,7 @@ def runs_of_one_experiment(paths: list[Path]) -> tuple[Experiment, FoundRuns]:
     for run in whole:
         try:
             experiment = find_experiment(run.experiment)
-            configuration(type(experiment.presets[experiment.default_preset].config), run)
+            configuration(experiment.kind, run)
         except UsageError as error:
             notes.append(f"skipped: {run.path}: {error}")
         except RunError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,10 +13,8 @@ from ..runs.folder import RunFolder, read_run
 from ..train.batches import NOISE, derive_seed
 from ..train.loop import Fit
 from ..train.progress import Progress, duration, glance
+from ..train.task import Accelerator
 from .options import Request
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 
 def identity(experiment: Experiment, request: Request, config: Any) -> dict[str, Any]:

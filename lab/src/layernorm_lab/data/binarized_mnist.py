@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,14 +64,12 @@ def pack_binarized_mnist(folder: Path) -> bytes:
     return packed.packed_content(rows, files.digests)
 
 
-@functools.lru_cache(maxsize=1)
 def read_binarized_mnist(folder: Path) -> Binarized:
     """Reads the fixed binarisation of Larochelle and Murray (2011), or other files of its form, or the packed file."""
     import torch
 
-    path = source.packed_in(BINARIZED_MNIST, folder) or folder
     form = {split: f"uint8 {split} {PIXELS // 8}" for split in _FILES}
-    kept = packed.read_packed(source.packed_form(BINARIZED_MNIST, folder), path, BINARIZED_MNIST.name, form)
+    kept, _ = source.parsed(BINARIZED_MNIST, folder, form)
     images = {split: torch.from_numpy(np.unpackbits(kept.arrays[split], axis=1)) for split in _FILES}
     facts = source.facts_of(
         BINARIZED_MNIST,

@@ -151,13 +151,11 @@ _ARRAYS = {"ids": "int32 N", "lengths": "int64 S", "book": "int64 S", "split": "
 """The arrays of the packed file."""
 
 
-@functools.lru_cache(maxsize=1)
 def read_books(folder: Path) -> Books:
     """Reads the books in a folder, or their packed form."""
     import torch
 
-    path = source.packed_in(BOOKS, folder) or folder
-    kept = packed.read_packed(source.packed_form(BOOKS, folder), path, BOOKS.name, _ARRAYS)
+    kept, path = source.parsed(BOOKS, folder, _ARRAYS)
     words, titles, digests = (kept.about[name] for name in ("words", "titles", "digests"))
     ids, lengths, book, split = (torch.from_numpy(kept.arrays[name].copy()) for name in _ARRAYS)
     fits = len(titles) == len(digests) == len(split) and int(lengths.sum()) == len(ids)

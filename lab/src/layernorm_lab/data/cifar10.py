@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import tarfile
 from pathlib import Path
@@ -41,7 +40,6 @@ def parse_rows(content: bytes, path: Path) -> np.ndarray:
     return rows
 
 
-@functools.lru_cache(maxsize=1)
 def read_cifar10(folder: Path) -> Images:
     """Reads the archive, the six files or the packed file in a folder. The images are uint8 `[M, 3, 32, 32]`."""
     contents, original = _contents(folder)

@@ -166,7 +166,7 @@ def load_iam(data: Path | None, cleaned: bool) -> Handwriting:
 @functools.lru_cache(maxsize=1)
 def read_iam(folder: Path, cleaned: bool = True) -> Handwriting:
     """Reads the official directories or the packed file in a folder."""
-    published, dropped = _unpacked(source.packed_form(IAM, folder), source.packed_in(IAM, folder) or folder)
+    published, dropped = _unpacked(folder)
     fingerprint = _fingerprint(published)
     lines = [replace(line, points=clean(line.points)) for line in published] if cleaned else published
     lines = [line for line in lines if len(line.points) > 1]
@@ -235,8 +235,8 @@ def pack_iam(folder: Path) -> bytes:
     return packed.packed_content(arrays, about)
 
 
-def _unpacked(content: bytes, path: Path) -> tuple[list[Line], str]:
-    kept = packed.read_packed(content, path, IAM.name, _ARRAYS)
+def _unpacked(folder: Path) -> tuple[list[Line], str]:
+    kept, path = source.parsed(IAM, folder, _ARRAYS)
     lists, lengths, points = (kept.arrays[name] for name in _ARRAYS)
     names, texts = kept.about["names"], kept.about["texts"]
     if not (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from ..errors import RunError
 from ..runs.files import read_content
+from .source import sha256
 
 
 def read_idx(path: Path, dimensions: int) -> tuple[np.ndarray, str]:
@@ -27,4 +27,4 @@ def read_idx(path: Path, dimensions: int) -> tuple[np.ndarray, str]:
     if actual != expected:
         raise RunError(f"{path} is damaged: its header announces {expected} bytes of data, there are {actual}")
     array = np.frombuffer(content, np.uint8, expected, header).reshape(shape(content))
-    return array, hashlib.sha256(content).hexdigest()
+    return array, sha256(content)

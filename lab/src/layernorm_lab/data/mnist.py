@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +86,6 @@ class Images:
         return replace(self, train=self.train[:rest], valid=self.train[rest:])
 
 
-@functools.lru_cache(maxsize=1)
 def read_mnist(folder: Path) -> Images:
     """Reads the four files in a folder."""
     files, arrays = source.PublishedFiles(MNIST, folder), []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from ..errors import RunError
 from ..runs.files import decoded, names_in, path_text, read_content
+from .source import sha256
 
 ASCII_SIGNS = str.maketrans(
     {"‘": "'", "’": "'", "`": "'", "´": "'", "“": '"', "”": '"', "‐": "-", "‑": "-", "…": "...", "\u00ad": None}
@@ -77,8 +77,7 @@ def read_novel(path: Path) -> Novel:
     _, mark, after = title.rpartition("_")
     author = named.group(1).strip() if named else (after if mark and after else None)
     paragraphs = [" ".join(part.split()) for part in parts]
-    digest = hashlib.sha256(content).hexdigest()
-    return Novel(title, author, [paragraph for paragraph in paragraphs if paragraph], digest)
+    return Novel(title, author, [paragraph for paragraph in paragraphs if paragraph], sha256(content))
 
 
 def split_sentences(paragraph: str) -> list[str]:

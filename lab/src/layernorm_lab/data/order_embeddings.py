@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ CAPTIONS = 5
 """The number of captions for each image."""
 
 DEV_CAPTIONS = 5000
-"""The number of captions of the validation set whose words are in the vocabulary, too."""
+"""The vocabulary is made of all training captions and the first so many validation captions."""
 
 _SPLITS = ("train", "val", "test")
 
@@ -63,12 +62,6 @@ class ImagesAndCaptions:
     facts: dict[str, Any]
 
 
-def caption_words(text: str) -> list[str]:
-    """Splits a tokenised caption into words."""
-    return text.split()
-
-
-@functools.lru_cache(maxsize=1)
 def read_order_embeddings(folder: Path) -> ImagesAndCaptions:
     """Reads the files in a folder. Captions and images must match in number."""
     files = source.PublishedFiles(ORDER_EMBEDDINGS, folder)
@@ -85,7 +78,7 @@ def read_order_embeddings(folder: Path) -> ImagesAndCaptions:
             widths = [features[name].shape[1] for name in ("train", split)]
             raise RunError(f"{folder}: an image has {widths[0]} features in train.npy and {widths[1]} in {split}.npy")
     known = [*captions["train"], *captions["val"][:DEV_CAPTIONS]]
-    vocabulary = Vocabulary.of(map(caption_words, known))
+    vocabulary = Vocabulary.of(map(str.split, known))
     splits = {split: _captioned(features[split], captions[split], vocabulary) for split in _SPLITS}
     images, width = features["train"].shape
     facts = files.facts(
@@ -100,7 +93,7 @@ def read_order_embeddings(folder: Path) -> ImagesAndCaptions:
 def _captioned(features: np.ndarray, captions: list[str], vocabulary: Vocabulary) -> Captioned:
     import torch
 
-    rows = [[*vocabulary.ids(caption_words(caption)), EOS] for caption in captions]
+    rows = [[*vocabulary.ids(caption.split()), EOS] for caption in captions]
     return Captioned(torch.from_numpy(features), captions, Sentences.of(rows))
 
 

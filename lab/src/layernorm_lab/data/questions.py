@@ -95,11 +95,9 @@ class Questions:
     facts: dict[str, Any]
 
 
-@functools.lru_cache(maxsize=1)
 def read_questions(corpus: str, folder: Path) -> Questions:
     """Reads the questions of a data set, one of `CORPORA`, from their files in a folder or from the packed file."""
-    path = source.packed_in(CORPORA[corpus], folder) or folder
-    kept = packed.read_packed(source.packed_form(CORPORA[corpus], folder), path, corpus, _ARRAYS)
+    kept, path = source.parsed(CORPORA[corpus], folder, _ARRAYS)
     about = kept.about
     splits = {split: _split(kept.arrays, split) for split in SPLITS}
     if not all(_split_fits(split, about["entities"], len(about["words"]) + FIRST_ENTITY) for split in splits.values()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,6 @@ class Classified:
     facts: dict[str, Any]
 
 
-@functools.lru_cache(maxsize=1)
 def read_sentences(folder: Path) -> Classified:
     """Reads the eight files in a folder."""
     files = source.PublishedFiles(SENTENCES, folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ class Sick:
     facts: dict[str, Any]
 
 
-@functools.lru_cache(maxsize=1)
 def read_sick(folder: Path) -> Sick:
     """Reads the three files in a folder."""
     files = source.PublishedFiles(SICK, folder)

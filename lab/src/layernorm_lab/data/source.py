@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import fnmatch
+import functools
 import hashlib
 import inspect
 import io
@@ -19,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..errors import RunError, reason
+from ..errors import RunError, failing
 from ..runs.files import locked, make_folder, names_in, path_text, read_bytes, read_content, write_atomic
-from .packed import ENDING, open_packed
+from .packed import ENDING, Packed, open_packed, read_packed
 from .progress import PercentDone, followed
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class Source(Generic[Dataset]):
         summary: one line for `layernorm data list`.
         files: every file's name, as used in messages, and its published SHA-256. Without an address an entry may be a
             folder or a pattern (`*.txt`), and has no SHA-256.
-        read: reads the data set in a folder, and raises RunError if it is damaged. `load` calls it for every run of a
-            command, so it remembers the last folder.
+        read: reads the data set in a folder, and raises RunError if it is damaged. The last folder is remembered, as
+            `load` reads it for every run of a command.
         url: the address of the files. None: they must be put in place by hand.
         spellings: (file's name) -> the names under which it may be found.
         form: what `files` are, for messages.
@@ -72,6 +73,9 @@ class Source(Generic[Dataset]):
     terms: str = ""
     make: Callable[[Path], Iterable[tuple[str, str]]] | None = None
     made_from: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "read", functools.lru_cache(maxsize=1)(self.read))
 
     def load(self, data: Path | None) -> Dataset:
         """Reads the data set from the given folder. None: it is looked for, and downloaded if it is not found."""
@@ -174,6 +178,13 @@ def packed_form(source: Source, folder: Path) -> bytes:
     return content
 
 
+def parsed(source: Source, folder: Path, form: Mapping[str, str]) -> tuple[Packed, Path]:
+    """Reads a data set in parsed form, whose arrays must be as in `form` (`read_packed`). Returns the path for errors
+    about it, too."""
+    path = packed_in(source, folder) or folder
+    return read_packed(packed_form(source, folder), path, source.name, form), path
+
+
 def kept_parse(source: Source, folder: Path) -> Path:
     """Names the place in the cache of the packed form of a folder's files, by the SHA-256 of them all and of the
     modules that parse them. Times and sizes would be quicker to compare, but an archive that is unpacked over another
@@ -245,7 +256,7 @@ def locate(source: Source, data: Path | None, option: str = "--data") -> Path:
     return download(source, option)
 
 
-def download(source: Source, option: str = "--data") -> Path:
+def download(source: Source, option: str) -> Path:
     """Downloads the files of a data set that the cache lacks.
 
     A file gets its name when it is complete and has the published SHA-256. Files that are there already are checked
@@ -351,12 +362,10 @@ def _used(source: Source, origin: Path) -> list[Path]:
 def _write_made_files(source: Source, texts: Iterable[tuple[str, str]], new: Path) -> dict[str, Any]:
     """Writes the files of a data set that is made from others into a folder, packs them, and returns their facts."""
     made = make_folder(new / MADE)
-    try:
+    with failing(f"write in {made}"):
         for name, text in texts:
             make_folder((made / name).parent)
             (made / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RunError(f"cannot write in {made}: {reason(error)}") from error
     facts = source.read(made).facts
     write_atomic(new / str(source.packed), packed_form(source, made))
     return facts
@@ -368,10 +377,8 @@ def _beside(source: Source, folder: Path) -> Iterator[Path]:
     with locked(make_folder(cache_folder() / f".{source.name}")):
         for leftover in folder.glob(".making.*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        try:
+        with failing(f"write in {folder}"):
             new = Path(tempfile.mkdtemp(dir=folder, prefix=".making."))
-        except OSError as error:
-            raise RunError(f"cannot write in {folder}: {reason(error)}") from error
         try:
             yield new
         finally:
@@ -380,10 +387,8 @@ def _beside(source: Source, folder: Path) -> Iterator[Path]:
 
 def _take_place(path: Path, place: Path) -> None:
     """Gives a file or a folder its name, in one step."""
-    try:
+    with failing(f"write {place}"):
         os.replace(path, make_folder(place.parent) / place.name)
-    except OSError as error:
-        raise RunError(f"cannot write {place}: {reason(error)}") from error
 
 
 def sha256(content: bytes) -> str:

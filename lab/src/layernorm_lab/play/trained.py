@@ -15,8 +15,7 @@ from ..errors import UsageError
 from ..protocol import Drawn, Experiment
 from ..runs import folder
 from ..runs.restore import read_run_of
-
-_KINDS: dict[Any, tuple[str, type]] = {int: ("a whole number", int), float: ("a number", float), str: ("a text", str)}
+from ..runs.schema import type_name
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,10 @@ class Trained:
 
 def find_trained(path: Path) -> Trained:
     """Finds the trained network of the run in a folder, which must have a checkpoint and an experiment that draws."""
-    experiment = catalogue.find_experiment(folder.read_run(path).experiment)
+    run = folder.read_run(path)
+    experiment = catalogue.find_experiment(run.experiment)
     catalogue.find_sampler(experiment)
-    read_run_of(experiment.name, path)
+    run.checkpoint()
     return Trained(path, experiment)
 
 
@@ -56,12 +56,11 @@ def parsed(options: type, texts: Mapping[str, str]) -> Any:
     """Reads options, made by `option`, from the texts that were typed for them. A UsageError begins with the name of
     the field."""
     values = {}
-    for name, hint in typing.get_type_hints(options).items():
-        kind, read = _KINDS[hint]
+    for name, kind in typing.get_type_hints(options).items():
         try:
-            values[name] = read(texts[name])
+            values[name] = kind(texts[name])
         except ValueError:
-            raise UsageError(f"{name} must be {kind}, got {reprlib.repr(texts[name])}") from None
+            raise UsageError(f"{name} must be {type_name(kind)}, got {reprlib.repr(texts[name])}") from None
     try:
         return options(**values)
     except ValueError as error:

@@ -56,6 +56,11 @@ class Arm:
         return NORMS[self.norm] + gain + ", exact statistics" * bool(self.prefix)
 
     @property
+    def spoken(self) -> str:
+        """Its name in a sentence about networks."""
+        return "the baseline" if self.norm == "none" else self.name
+
+    @property
     def key(self) -> str:
         """Its name in the names of files and in `STYLES`, such as `layer-gain`, whatever the other gain is."""
         return self.norm + "-gain" * (self.gain != 1.0) + "-exact" * bool(self.prefix)
@@ -72,7 +77,8 @@ def has(run: Run, options: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence about some norms, which a report has if runs of all of them are there. `batch*` is any batch norm."""
+    """A sentence that a report shows only if it has runs of every norm in `norms`. A name may be a pattern, such as
+    `batch*`."""
 
     text: str
     norms: tuple[str, ...]
@@ -87,6 +93,7 @@ def said(parts: str | Sequence[str | Said], norms: Collection[str]) -> str:
 
 
 def is_named(name: str, norms: Collection[str]) -> bool:
-    """Tells whether a name, such as "layer norm, paper", begins with that of a norm among these, or with none's."""
+    """Tells whether a row is shown: its name begins with the name of one of these norms, or with no norm's name at
+    all."""
     named = [norm for norm, text in NORMS.items() if name == text or name.startswith(f"{text},")]
     return not named or max(named, key=lambda norm: len(NORMS[norm])) in norms

@@ -70,9 +70,9 @@ def _sides(block: Block, metric: Metric) -> tuple[list[_Ended], list[str]]:
         diverged = sum(run.diverged is not None for run in group)
         whole = [run for run in shown.runs if run.whole]
         if diverged:
-            lost.append(f"{_spoken(arm)}, of which {diverged} of {counted(len(group), 'run')} diverged")
+            lost.append(f"{arm.spoken}, of which {diverged} of {counted(len(group), 'run')} diverged")
         elif whole:
-            ended.append(_Ended(_spoken(arm), [_value(run, arm, metric) for run in whole], len(block.arms[arm])))
+            ended.append(_Ended(arm.spoken, [_value(run, arm, metric) for run in whole], len(block.arms[arm])))
     return sorted(ended, key=lambda item: -item.mean if metric.rising else item.mean), lost
 
 
@@ -154,10 +154,6 @@ def _name_and_unit(metric: Metric) -> tuple[str, str]:
     if metric.percent:
         return metric.label, " %"
     return (name, f" {unit}") if unit.startswith("nats") else (metric.label, "")
-
-
-def _spoken(arm: Arm) -> str:
-    return "the baseline" if arm.norm == "none" else arm.name
 
 
 def _where(block: Block) -> str:

@@ -12,7 +12,7 @@ from .page import Deviation
 
 
 def deviations(
-    runs: Sequence[Run], named: Sequence[Deviation], protocol: Any, apart: Collection[str] = ()
+    runs: Sequence[Run], named: Sequence[Deviation], protocol: Any, apart: Collection[str]
 ) -> list[Deviation]:
     """Lists the deviations of some runs, with their numbers filled in.
 

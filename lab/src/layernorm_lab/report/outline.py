@@ -63,7 +63,6 @@ class Outline:
         digits: the digits of its values in the table of learning rates.
         concluded: the metric on test data that the report's first sentence compares; None: `chosen`.
         also: further metrics in the figure of learning rates.
-        claims: the experiment's claims.
         deviations: where the experiment departs from the paper.
         apart: the options that the paper does not state, or states several values of.
         prefixes: of metrics that make an arm of their own, such as `exact_`.
@@ -79,15 +78,14 @@ class Outline:
     digits: int = 2
     concluded: Metric | None = None
     also: Sequence[Metric] = ()
-    claims: Sequence[Claim] = ()
     deviations: Sequence[Deviation] = ()
     apart: Sequence[str] = ()
     prefixes: Sequence[str] = ()
     extra: Callable[[Sequence[Block]], Extra] = field(default=lambda blocks: Extra())
 
-    def report(self, runs: Sequence[Run]) -> Report:
-        """Writes the report on some runs, finished or not."""
-        blocks, status = compare(runs, self.claims, self.prefixes)
+    def report(self, runs: Sequence[Run], claims: Sequence[Claim] = ()) -> Report:
+        """Writes the report on some runs, finished or not, as the pilots of these claims show them."""
+        blocks, status = compare(runs, claims, self.prefixes)
         extra = self.extra(blocks)
         shown = self.curves[-1].metrics
         figures = [

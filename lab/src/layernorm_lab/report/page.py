@@ -182,10 +182,10 @@ class Report:
     title: str
     claim: str
     findings: list[str]
-    status: list[str]
-    figures: list[Figure]
-    tables: list[Table]
-    deviations: list[Deviation]
+    status: list[str] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    deviations: list[Deviation] = field(default_factory=list)
     runs: Sequence[Run] = field(default=(), repr=False)
     pictures: Sequence[Picture] = field(default=(), repr=False)
     conclusion: Sequence[str] = ()

@@ -20,17 +20,17 @@ def mean_and_range(values: Sequence[float], digits: int = 2) -> str:
     return mean if len(values) == 1 else f"{mean} ({low}{' to ' if min(values) < 0 else '-'}{high})"
 
 
-def mean(values: Sequence[float], digits: int = 2) -> str:
+def mean(values: Sequence[float], digits: int) -> str:
     """Returns the mean over seeds."""
     return f"{statistics.fmean(values):.{digits}f}"
 
 
-def geometric(values: Sequence[float], digits: int = 1) -> str:
+def geometric(values: Sequence[float], digits: int) -> str:
     """Returns the geometric mean over seeds, as 1.2e-03."""
     return f"{geometric_mean(values):.{digits}e}"
 
 
-def low_to_high(values: Sequence[float], digits: int = 2) -> str:
+def low_to_high(values: Sequence[float], digits: int) -> str:
     """Returns the lowest and the highest value over seeds, or their one value if they are equal."""
     low, high = f"{min(values):.{digits}g}", f"{max(values):.{digits}g}"
     return low if low == high else f"{low}-{high}"

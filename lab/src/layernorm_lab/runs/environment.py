@@ -29,7 +29,7 @@ def describe(processes: int = 1, device: str = "cpu") -> dict[str, Any]:
 
     from layernorm.doctor import machine
 
-    commits = [machine.commit(), machine.commit(PACKAGE)]  # one checkout has both
+    commits = [machine.commit(), machine.commit(PACKAGE)]  # equal if library and laboratory are of one checkout
     return {
         "layernorm": machine.version("layernorm"),
         "commit": commits[0]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import RunError, reason
+from ..errors import RunError, failing, reason
 from .schema import sealed, unsealed
 
 MOST = 1 << 30
@@ -40,10 +40,8 @@ _OURS = "layernorm-"
 
 def make_folder(path: Path) -> Path:
     """Creates a folder with its parents. The error says why it cannot be created."""
-    try:
+    with failing(f"create the folder {path}"):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot create the folder {path}: {reason(error)}") from error
     return path
 
 
@@ -55,17 +53,16 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview) -> None:
     """
     temporary = None
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # of a folder the system says it
-            raise OSError(errno.EINVAL, "it is no regular file")
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{_OURS}", suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 would hide results from the group
-        os.replace(temporary, path)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {reason(error)}") from error
+        with failing(f"write {path}"):
+            if path.exists() and not (path.is_file() or path.is_dir()):  # of a folder the system says it
+                raise OSError(errno.EINVAL, "it is no regular file")
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{_OURS}", suffix=".tmp")
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 would hide results from the group
+            os.replace(temporary, path)
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
@@ -98,10 +95,8 @@ def names_in(folder: Path, missing_ok: bool = False) -> list[str]:
 
 def check_regular(path: Path) -> None:
     """Refuses a FIFO or a device, which may have no end, with a RunError."""
-    try:
+    with failing(f"read {path}"):
         kind = stat.S_IFMT(path.stat().st_mode)
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {reason(error)}") from error
     if kind not in (stat.S_IFREG, stat.S_IFDIR):  # reading a folder gives the system's own error
         raise RunError(f"cannot read {path}: it is no regular file")
 
@@ -109,10 +104,8 @@ def check_regular(path: Path) -> None:
 def read_bytes(path: Path) -> bytes:
     """Reads a regular file's bytes."""
     check_regular(path)
-    try:
+    with failing(f"read {path}"):
         return path.read_bytes()
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {reason(error)}") from error
 
 
 def read_content(path: Path, most: Callable[[bytes], int] | None = None) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..errors import RunError, reason
+from ..errors import RunError, failing
 from . import checkpoint, records
 from .files import ADVICE, locked, make_folder, names_in, read_json, remove_leftovers, write_json
 from .schema import Values, check_numbers, filled
@@ -112,10 +112,8 @@ class RunFolder:
     def clear(self) -> None:
         """Removes the run: the files that this package wrote, and no others."""
         for name in FILES:  # in this order, a kill in between leaves a folder with its configuration
-            try:
+            with failing(f"remove {self.path / name}"):
                 (self.path / name).unlink(missing_ok=True)
-            except OSError as error:
-                raise RunError(f"cannot remove {self.path / name}: {reason(error)}") from error
 
     def check_config(self, wanted: dict[str, Any]) -> None:
         """Refuses a folder that holds a run of another configuration. The error says what differs."""
@@ -146,8 +144,7 @@ class RunFolder:
         write_json(self.path / ENVIRONMENT, asdict(Environment(facts, [*starts, start])))
 
     def cut_back(self, update: int, count: int) -> None:
-        """Drops the records after the checkpoint's update, which will be made again. None from before it may be
-        missing."""
+        """Drops the records after the checkpoint's update, which will be made again. `count` records must be left."""
         if not self.writes:
             return
         kept = len(records.cut_back(self.path / RECORDS, update))

@@ -64,7 +64,7 @@ def filled(kind: type[Made], values: Any) -> Made:
         elif fits(values[name], hint):
             made[name] = values[name]
         else:
-            raise ValueError(f"has an impossible value: {name} is {values[name]!r}, not {_type_name(hint)}")
+            raise ValueError(f"has an impossible value: {name} is {values[name]!r}, not {type_name(hint)}")
     try:
         return kind(**made)
     except ValueError as error:
@@ -96,11 +96,12 @@ def check_numbers(values: Mapping[str, Any], whole: Sequence[str]) -> None:
     for name, value in values.items():
         hint = int if name in whole else float
         if not fits(value, hint):
-            raise ValueError(f"has an impossible value: {name} is {value!r}, not {_type_name(hint)}")
+            raise ValueError(f"has an impossible value: {name} is {value!r}, not {type_name(hint)}")
 
 
-def _type_name(hint: Any) -> str:
+def type_name(hint: Any) -> str:
+    """Names the type of an annotation in words, for errors."""
     if typing.get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, typing.get_args(hint)))}"
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
     return names.get(hint, str(hint))

@@ -31,7 +31,7 @@ class Finding(NamedTuple):
     measured: geometry.Measured
 
 
-def measure_claims(seed: int, spectrum: bool = False) -> list[Finding]:
+def measure_claims(seed: int, spectrum: bool) -> list[Finding]:
     """Measures every claim, with one thread, as a second one would only wait for such small layers, and the spectrum of
     the large network on all threads."""
     cases = digits.load_digits().train[:CASES]
@@ -73,7 +73,6 @@ def report_claims(findings: Sequence[Finding]) -> Report:
         ],
         figures=[_claim_figure(item) for item in findings if item.measured.series],
         tables=[_verdicts(findings), *(_measured_table(item.measured) for item in findings)],
-        deviations=[],
         start=environment.describe(),
     )
 
@@ -89,20 +88,18 @@ def report_invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Re
         title="Table 1, measured",
         claim=geometry.CLAIMS[0].statement,
         findings=[sentence],
-        status=[],
-        figures=[],
         tables=[Table("Invariances", ["norm", "transform", "relative change", "measured", "paper"], rows)],
-        deviations=[],
         start=environment.describe(),
     )
 
 
-def _claim_verdict(item: Finding) -> str:
+def _claim_verdict(item: Finding) -> tuple[str, str]:
+    """Returns the verdict in words, and what a sentence says after it."""
     if not item.measured.as_stated:
-        return "WAS NOT MEASURED AS DOCUMENTED"
-    return (
-        "holds" if item.claim.holds else f"does not hold as the paper states it; see docs/theory.md#{item.claim.name}"
-    )
+        return "WAS NOT MEASURED AS DOCUMENTED", ""
+    if item.claim.holds:
+        return "holds", ""
+    return "does not hold", f" as the paper states it; see docs/theory.md#{item.claim.name}"
 
 
 def counted_claims(findings: Sequence[Finding]) -> str:
@@ -117,16 +114,17 @@ def counted_claims(findings: Sequence[Finding]) -> str:
 def _verdicts(findings: Sequence[Finding]) -> Table:
     rows = []
     for number, item in enumerate(findings, 1):
-        verdict, _, where = _claim_verdict(item).partition(" as the paper")
+        verdict, more = _claim_verdict(item)
         claim = f"{number}. {item.claim.name.capitalize()} ({item.claim.where})"
-        rows.append([verdict, f"{claim}{where and ' as the paper' + where}: {item.measured.found}"])
+        rows.append([verdict, f"{claim}{more}: {item.measured.found}"])
     return Table("The claims of section 5 and the appendix", ["verdict", "claim, and what was measured"], rows)
 
 
 def _sentence(number: int, item: Finding) -> str:
     claim, measured = item
+    verdict = "".join(_claim_verdict(item))
     return (
-        f"{number}. {claim.name.capitalize()} ({claim.where}): {_claim_verdict(item)}. Claim: {claim.statement} "
+        f"{number}. {claim.name.capitalize()} ({claim.where}): {verdict}. Claim: {claim.statement} "
         f"Measured with {', '.join(claim.functions)}: {measured.found}. Condition: {claim.condition}"
     )
 
@@ -204,6 +202,6 @@ def _claim_figure(item: Finding) -> Figure:
         log = axes.log and not y_label.startswith("norm")  # the norm hardly grows, so its axis is linear
         drawn.append(Panel(title, axes.x_label, y_label or axes.y_label, curves, log, axes.log_x))
     rows = [drawn[start : start + axes.columns] for start in range(0, len(drawn), axes.columns)]
-    says = f"{item.claim.statement} This {_claim_verdict(item)}."
+    says = f"{item.claim.statement} This {''.join(_claim_verdict(item))}."
     rule = f"The rule: {item.claim.condition}"
     return Figure(item.claim.name, axes.caption, rows, says=[says], rule=rule)

@@ -29,10 +29,9 @@ SCALES = (0.1, 1.0, 10.0, 30.0)
 """The factors of torch's initial weights, those of the input and the recurrent ones."""
 
 GAINS = (0.1, 0.3, 1.0)
-NETWORKS = ("LSTM", "GRU", "RNN")
 CASES, WARMUP, STEPS, EVERY = 4, 50, 100, 5
-"""The number of training cases; of steps in which state and tangents forget where they started; of measured steps,
-which is the largest lag; and the distance between the lags that are kept."""
+"""CASES: training cases. WARMUP: steps before measuring. STEPS: measured steps, and the largest lag. EVERY: every fifth
+lag is kept."""
 
 PIXELS = 8
 
@@ -194,7 +193,6 @@ def report_study(study: Study) -> Report:
         title="The stability of hidden dynamics, measured",
         claim=CLAIM,
         findings=findings(study),
-        status=[],
         figures=[_study_figure(study)],
         tables=[
             _table_by_scale(
@@ -213,7 +211,6 @@ def report_study(study: Study) -> Report:
                 "log10 of its norm over that at lag 0, from a direction drawn at random.",
             ),
         ],
-        deviations=[],
         start=environment.describe(),
     )  # fmt: skip
 

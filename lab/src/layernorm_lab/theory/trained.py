@@ -42,7 +42,7 @@ def measure_run(experiment: Experiment, run: Run, folder: Path | None) -> tuple[
     """Measures the recurrent layers of a run with its initial and its newest weights. Its data are looked for in the
     folder, else where they were in training. Returns also a line for each layer that could not be measured."""
     run.checkpoint()  # or an error, before the data are read
-    config = configuration(type(experiment.presets[experiment.default_preset].config), run)
+    config = configuration(experiment.kind, run)
     data = training_data(run, folder, functools.partial(experiment.load, config))
     task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
     layers, notes = _measure_layers(task, run, 0)
@@ -150,7 +150,6 @@ def report_layers(layers: Sequence[Layer], notes: Sequence[str]) -> Report:
                 "lag 0.",
             )
         ],
-        deviations=[],
         start=environment.describe(),
     )  # fmt: skip
 

@@ -52,7 +52,8 @@ class Batches(ABC):
         self.rank, self.processes = rank, processes
         self._epoch = -1
         self._batches: Sequence[Tensor] = ()
-        self._seen: Sequence[int] = ()  # the epoch's cases before each of its batches, and all of them
+        # how many of the epoch's cases come before each batch; the last entry is their total
+        self._seen: Sequence[int] = ()
 
     @classmethod
     def of(cls, cases: Any, config: TrainingConfig, accelerator: Accelerator, **options: Any) -> Self:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +26,7 @@ from ..runs.checkpoint import Header, State, check_alike
 from ..runs.folder import RunFolder
 from .distributed import share_of_loss
 from .progress import Progress
-from .task import Task
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
+from .task import Accelerator, Task
 
 BLOCK = 10
 """The most updates whose time is measured together, so that the loop seldom waits for the GPU."""

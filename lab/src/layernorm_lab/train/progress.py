@@ -109,8 +109,8 @@ class Whole:
         self.display.update(self.bar, total=sum(self.sizes))
 
     def move(self, number: int, share: float) -> None:
-        """Notes which share of a run is there. The first one noted, of a run that was resumed or done before, took no
-        time now."""
+        """Notes which share of a run is done. The share at the first call was done before this command, and counts no
+        time."""
         assert self.began is not None
         self.made += (share - self.shares.get(number, share)) * self.sizes[number - 1]
         self.shares[number] = share

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,12 @@ from torch import Tensor, nn
 from ..config import TrainingConfig
 from .batches import Batches
 from .legacy_adam import OPTIMIZERS
+
+if TYPE_CHECKING:
+    import accelerate
+
+Accelerator: TypeAlias = "accelerate.Accelerator"
+"""The device and the processes of a run, as a type alone: accelerate is imported where one is made."""
 
 Loss: TypeAlias = "tuple[Tensor, int | None]"
 """The loss of some cases: its sum, and their number. None in the place of the number: the sum itself is the loss of a

@@ -149,4 +149,4 @@ def test_samples_need_a_network_that_fits(finished):
     run.config["hidden"] = 17
     with pytest.raises(RunError, match="does not fit this model"):
         samples.draw_digits(run, 2, 0)
-    assert build_draw(Config(hidden=16)).latent == 100
+    assert build_draw(Config(hidden=16)).posterior.out_features == 2 * 100

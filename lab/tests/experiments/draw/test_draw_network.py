@@ -165,9 +165,9 @@ def test_the_reconstruction_part_is_bernoulli():
     torch.testing.assert_close(network.reconstruction(canvas, x), expected, rtol=1e-12, atol=0)
 
 
-def tiny(norm, glimpses=2, side=4):
+def tiny(norm, side=4):
     torch.manual_seed(3)
-    model = DRAW(norm, glimpses, hidden=3, latent=2, read_size=2, write_size=3, side=side).double()
+    model = DRAW(norm, hidden=3, latent=2, read_size=2, write_size=3, side=side).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, 0, 0.3)
     return model
@@ -177,7 +177,7 @@ def tiny(norm, glimpses=2, side=4):
 def test_the_bound_against_a_slow_loop(norm):
     """The module's docstring, step by step, with the cells as modules and the images one by one."""
     T, side = 3, 4
-    model = tiny(norm, T, side)
+    model = tiny(norm, side)
     x, noise = torch.rand(2, side * side).round().double(), torch.randn(T, 2, 2).double()
     parts = model(x, noise)
     rows = model.attention.rows()
@@ -220,7 +220,7 @@ def test_gradients_of_the_bound(norm):
 
 
 def test_drawing_is_the_decoder_run_from_the_prior():
-    model, T = tiny("layer", 3), 3
+    model, T = tiny("layer"), 3
     noise = torch.randn(T, 2, 2).double()
     drawing = model.draw(noise)
     assert drawing.canvas.shape == (T, 2, 4, 4)

@@ -77,7 +77,8 @@ def test_the_similarities_are_apart_and_the_margin_is_told(grid):
     for seed in range(2):
         write(grid / "cosine", "none", 1e-3, seed, [20.0, 30.0], similarity="cosine", margin=0.5)
     runs = folder.find_runs([grid, grid / "cosine"]).runs
-    report = catalogue.find_experiment("order-embeddings").report(runs)
+    experiment = catalogue.find_experiment("order-embeddings")
+    report = experiment.report(runs, experiment.claims)
     head, *_ = report.tables[0].columns
     named = dict(zip(head.split(", "), report.tables[0].rows[0][0].split(", "), strict=True))
     assert (named["similarity"], named["margin"]) == ("order", "0")

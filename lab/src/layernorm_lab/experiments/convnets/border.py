@@ -41,8 +41,7 @@ class Statistics:
 
     def profile(self) -> Tensor:
         """Returns the rows `SHOWN` at each of D distances from the border, over all units there, `[3, D]`."""
-        share, mean, square = self._by_distance(self.sums.mean(1).flatten(1) / self.images)
-        return torch.stack([share, mean, (square - mean.square()).clamp_min(0).sqrt()])
+        return _shown(self._by_distance(self.sums.mean(1).flatten(1) / self.images))
 
     def contrast(self) -> Tensor:
         """Returns the rows `SHOWN` over the units at the border and over those of the centre, the inner half of the
@@ -50,8 +49,7 @@ class Statistics:
         last = self.distance.max()
         places = [self.distance == 0, self.distance > last // 2]
         sums = self.sums.mean(1).flatten(1) / self.images
-        share, mean, square = torch.stack([sums[:, place].mean(1) for place in places], 1)
-        return torch.stack([share, mean, (square - mean.square()).clamp_min(0).sqrt()])
+        return _shown(torch.stack([sums[:, place].mean(1) for place in places], 1))
 
     def explained(self) -> Tensor:
         """Returns the shares, between distances from the border and between channels, of the variance over units of how
@@ -66,6 +64,12 @@ class Statistics:
         """Averages values `[N, H W]` over the positions at each distance."""
         count = torch.bincount(self.distance)
         return values.new_zeros(len(values), len(count)).index_add_(1, self.distance, values) / count
+
+
+def _shown(moments: Tensor) -> Tensor:
+    """Makes the rows `SHOWN` of the means of units that are on, of activations and of their squares."""
+    share, mean, square = moments
+    return torch.stack([share, mean, (square - mean.square()).clamp_min(0).sqrt()])
 
 
 def measure_units(model: nn.Sequential, images: Tensor) -> list[Statistics]:

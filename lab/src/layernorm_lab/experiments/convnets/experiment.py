@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,13 +13,10 @@ from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import Shuffled
 from ...train.distributed import share_batch_norms
-from ...train.task import Loss, Task, Tested
+from ...train.task import Accelerator, Loss, Task, Tested
 from . import border, claims, report
 from .config import Config
 from .network import build_convnet
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 CHUNK = 500
 """Images that are evaluated together."""

@@ -7,7 +7,6 @@ from ...report.blocks import Metric
 from ...report.outline import Curves, Outline, Results
 from ...report.tables import Column, low_to_high, mean
 from . import units
-from .claims import CLAIMS
 from .config import Config
 from .deviations import APART, DEVIATIONS
 
@@ -57,7 +56,6 @@ OUTLINE = Outline(
     chosen=ERROR,
     digits=1,
     also=[LOSS],
-    claims=CLAIMS,
     deviations=DEVIATIONS,
     apart=APART,
     extra=lambda blocks: units.measured(blocks, ERROR),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
@@ -12,13 +10,10 @@ from ...data.binarized_mnist import BINARIZED_MNIST, Binarized
 from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import EVALUATION, Shuffled, derive_seed
-from ...train.task import Loss, Task, clip_to
+from ...train.task import Accelerator, Loss, Task, clip_to
 from . import claims, report, samples
 from .config import Config
 from .network import build_draw
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 CHUNK = 500
 """The number of cases that are evaluated together. The evaluation's noise is drawn chunk by chunk."""

@@ -156,19 +156,15 @@ class DRAW(nn.Module):
 
     Args:
         norm: "layer" or "rms" for the cells on their way to h (eqs. 29-31), "weight" for the weights, or None.
-        glimpses: T.
         hidden: units of each LSTM.
         latent: size of z.
         read_size, write_size: filters along a side of the grids.
         side: pixels along a side of the images.
     """
 
-    def __init__(
-        self, norm: str | None, glimpses: int, hidden: int, latent: int, read_size: int, write_size: int, side: int
-    ) -> None:
+    def __init__(self, norm: str | None, hidden: int, latent: int, read_size: int, write_size: int, side: int) -> None:
         super().__init__()
-        self.glimpses, self.latent, self.side = glimpses, latent, side
-        self.read_size, self.write_size = read_size, write_size
+        self.read_size, self.write_size, self.side = read_size, write_size, side
         self.encoder = LSTMCell(2 * read_size**2 + hidden, hidden, norm=norm, formula="cell")
         self.decoder = LSTMCell(latent, hidden, norm=norm, formula="cell")
         self.posterior = nn.Linear(hidden, 2 * latent)  # mu, log sigma
@@ -240,17 +236,17 @@ def build_draw(config: Config) -> DRAW:
         torch.manual_seed(derive_seed(config.seed, INIT))
         model = DRAW(
             None if config.norm == "none" else config.norm,
-            config.glimpses, config.hidden, config.latent, config.read_size, config.write_size, SIDE,
+            config.hidden, config.latent, config.read_size, config.write_size, SIDE,
         )  # fmt: skip
         for name, parameter in model.named_parameters():
             kind = name.rpartition(".")[2]
-            if kind.startswith("weight") or kind == "original1":  # under weight norm the directions, and from
+            if kind.startswith("weight") or kind == "original1":  # original1 is weight norm's direction
                 if config.deviation:
                     nn.init.normal_(parameter, 0, config.deviation)
             elif kind.startswith("bias"):
                 nn.init.zeros_(parameter)
-        for name, gain in model.named_parameters():  # their lengths the gains
-            if name.endswith("original0"):
+        for name, gain in model.named_parameters():
+            if name.endswith("original0"):  # original0 is its gain: the length of the direction
                 direction = model.get_parameter(f"{name[:-1]}1")
                 gain.data.copy_(direction.detach().norm(dim=1, keepdim=True))
     return model

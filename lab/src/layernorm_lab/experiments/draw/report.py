@@ -12,7 +12,6 @@ from ...report.pictures import pictures
 from ...report.tables import Column, mean
 from ...runs.folder import Run
 from . import samples
-from .claims import CLAIMS
 from .config import Config
 from .deviations import DEVIATIONS
 from .network import Drawing
@@ -92,7 +91,6 @@ OUTLINE = Outline(
     ],
     chosen=VALID,
     concluded=TEST,
-    claims=CLAIMS,
     deviations=DEVIATIONS,
     extra=_samples,
 )

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...config import TrainingConfig, batch_option, decay_option, norm_option, option, rate_option, seed_option
-
-GAINED = ("layer", "rms")
-"""The norms that have gains of their own."""
+from ...report.arms import GAINED
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
@@ -12,14 +10,11 @@ from ...data.iam import Handwriting, Sequences, load_iam
 from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import Shuffled
-from ...train.task import Loss, Task
+from ...train.task import Accelerator, Loss, Task
 from . import claims, report, samples
 from .config import Config
 from .mixture import log_density
 from .network import build_synthesis
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 
 def check_handwriting(config: Config, data: Handwriting) -> None:

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from layernorm import nn as networks
 
 from ...data.iam import ALPHABET
+from ...report.arms import GAINED
 from ...train.batches import INIT, derive_seed
-from .config import GAINED, Config
+from .config import Config
 from .window import read_window, window_step
 
 OUTPUT_LIMIT, LSTM_LIMIT = 100.0, 10.0
@@ -63,8 +64,8 @@ class Synthesis(nn.Module):
     def __init__(
         self,
         norm: str | None,
-        units: int = 400,
-        mixtures: int = 20,
+        units: int,
+        mixtures: int,
         components: int = 10,
         pace: float = 0.05,
         alpha: float = 0.06,

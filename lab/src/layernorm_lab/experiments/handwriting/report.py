@@ -17,7 +17,6 @@ from ...report.pictures import pictures
 from ...report.tables import Column
 from ...runs.folder import Run
 from . import pen, samples
-from .claims import CLAIMS
 from .config import Config
 from .deviations import APART, DEVIATIONS
 
@@ -94,7 +93,6 @@ OUTLINE = Outline(
     results=[Results(COLUMNS, NOTE)],
     chosen=NLL,
     digits=1,
-    claims=CLAIMS,
     deviations=DEVIATIONS,
     apart=APART,
     extra=_samples,

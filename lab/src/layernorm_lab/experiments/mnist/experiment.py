@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -17,13 +16,10 @@ from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import Shuffled
 from ...train.distributed import share_batch_norms
-from ...train.task import Loss, Task
+from ...train.task import Accelerator, Loss, Task
 from . import claims, report
 from .config import BATCH_NORMS, Config
 from .network import build_mlp
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 
 def check_mnist(config: Config, data: Images) -> None:

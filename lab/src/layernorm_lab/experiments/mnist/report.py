@@ -8,7 +8,7 @@ from ...report.arms import Said
 from ...report.blocks import Metric
 from ...report.outline import Curves, Outline, Results
 from ...report.tables import Column, geometric
-from .claims import CLAIMS, EXACT
+from .claims import EXACT
 from .config import Config
 from .deviations import APART, DEVIATIONS, DIGITS, MNIST
 
@@ -49,7 +49,6 @@ OUTLINE = Outline(
     results=[Results(COLUMNS, NOTE)],
     chosen=ERROR,
     concluded=METRICS[1],
-    claims=CLAIMS,
     deviations=(*DEVIATIONS, MNIST),
     apart=APART,
     prefixes=[EXACT.prefix],
@@ -59,7 +58,6 @@ OF_DIGITS = dataclasses.replace(
     OUTLINE,
     title="Figure 6 of the paper, on scikit-learn's digits",
     claim=(),
-    claims=(),
     deviations=(*DEVIATIONS, DIGITS),
     apart=(*APART, "hidden", "held_out"),
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
@@ -13,14 +11,11 @@ from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import ORDER, Shuffled, derive_seed
 from ...train.distributed import gathered
-from ...train.task import Loss, Task, Tested
+from ...train.task import Accelerator, Loss, Task, Tested
 from . import claims, report
 from .config import Config
 from .network import MARGINS, Embedding, build_embedding
 from .objective import penalties, ranking_loss, ranks, recalls
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 CHUNK = 500
 """The number of sentences that are embedded together in an evaluation."""

@@ -6,7 +6,6 @@ from ...report.arms import Said
 from ...report.blocks import Metric
 from ...report.outline import Curves, Outline, Results
 from ...report.tables import Column, mean, mean_and_range
-from .claims import CLAIMS
 from .config import Config
 from .deviations import APART, DEVIATIONS
 
@@ -69,7 +68,6 @@ OUTLINE = Outline(
     results=[_recalls(side) for side in SIDES],
     chosen=RECALL,
     digits=1,
-    claims=CLAIMS,
     deviations=DEVIATIONS,
     apart=APART,
 )

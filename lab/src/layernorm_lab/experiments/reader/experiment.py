@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,10 @@ from ...errors import RunError
 from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import ORDER, Bucketed, derive_seed
-from ...train.task import Loss, Task, Tested
+from ...train.task import Accelerator, Loss, Task, Tested
 from . import claims, page, report
 from .config import Config
 from .network import Reader, answer_loss, build_reader, clip
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 KEPT_BY = "valid_accuracy"
 """The metric of the kept model."""

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from ...data.cnn import RULES
 from ...report.arms import NORMS, Arm, Said
 from ...report.blocks import Block, Metric
+from ...report.judge import Claim
 from ...report.outline import Curves, Extra, Outline, Results
 from ...report.page import Picture, Report
 from ...report.pictures import pictures
 from ...report.tables import Column, low_to_high
 from ...runs.folder import Run
 from . import page
-from .claims import CLAIMS, LAYER, NONE
+from .claims import LAYER, NONE
 from .config import Config
 from .deviations import APART, DEVIATIONS
 
@@ -52,7 +53,7 @@ NOTE = (
 )
 
 
-def report_reader(runs: Sequence[Run]) -> Report:
+def report_reader(runs: Sequence[Run], claims: Sequence[Claim]) -> Report:
     """Writes the report on runs of `reader`, finished or not. Rules that read nothing are levels in its figure."""
     given = runs[0].environment["data"].get("guesses", {})
     guessed = {rule: 1 - given[rule] for rule in RULES if rule in given}
@@ -72,11 +73,10 @@ def report_reader(runs: Sequence[Run]) -> Report:
         results=[Results(COLUMNS, NOTE, others)],
         chosen=ERROR,
         digits=1,
-        claims=CLAIMS,
         deviations=DEVIATIONS,
         apart=APART,
         extra=extra,
-    ).report(runs)
+    ).report(runs, claims)
 
 
 def _show(run: Run, arm: Arm, name: str) -> list[Picture]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +19,12 @@ from ...data.text import Sentences
 from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import OneLength
-from ...train.task import Loss, Task, Tested, clip_to
+from ...train.task import Accelerator, Loss, Task, Tested, clip_to
 from . import claims, report
 from .config import Config
 from .encoder import Encode, Encoder
 from .evaluation import classification, relatedness
 from .network import SkipThoughts, build_skip_thoughts
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 CHUNK = 128
 """The number of triples that are evaluated together."""

@@ -10,8 +10,7 @@ from ...report.arms import Said, is_named, said
 from ...report.blocks import Block, Group, Metric, heading
 from ...report.outline import Curves, Extra, Outline, Results
 from ...report.page import Table
-from ...report.tables import Column, mean_and_range
-from .claims import CLAIMS
+from ...report.tables import Column, mean, mean_and_range
 from .config import Config
 from .deviations import APART, DEVIATIONS
 
@@ -90,15 +89,7 @@ def _relatedness(blocks: Sequence[Block], tested: Sequence[tuple[list[str], Grou
     for head, runs, evaluation in tested:
         r, rho, mse = ([run.result[f"{evaluation}_sick_{name}"] for run in runs]
                        for name in ("pearson", "spearman", "mse"))  # fmt: skip
-        rows.append(
-            [
-                *head,
-                mean_and_range(r, 3),
-                f"{statistics.fmean(rho):.3f}",
-                f"{statistics.fmean(mse):.3f}",
-                str(len(runs)),
-            ]
-        )
+        rows.append([*head, mean_and_range(r, 3), mean(rho, 3), mean(mse, 3), str(len(runs))])
     norms = _norms(blocks)
     rows += [["2400 units", model, *values[:3], "-"] for model, values in _paper(norms).items()]
     return Table(
@@ -114,16 +105,10 @@ def _classification(blocks: Sequence[Block], tested: Sequence[tuple[list[str], G
     for head, runs, evaluation in tested:
         columns = [[run.result[f"{evaluation}_{name}"] for run in runs] for name in FILES]
         means = [statistics.fmean(values) for values in zip(*columns, strict=True)]
-        rows.append(
-            [
-                *head,
-                *(f"{statistics.fmean(column):.1f}" for column in columns),
-                mean_and_range(means, 1),
-                str(len(runs)),
-            ]
-        )
+        cells = [*(mean(column, 1) for column in columns), mean_and_range(means, 1)]
+        rows.append([*head, *cells, str(len(runs))])
     for model, values in _paper(_norms(blocks)).items():
-        rows.append(["2400 units", model, *values[3:], f"{statistics.fmean(map(float, values[3:])):.1f}", "-"])
+        rows.append(["2400 units", model, *values[3:], mean([float(value) for value in values[3:]], 1), "-"])
     return Table(
         "Table 3: classification",
         [heading(blocks), "model", *(name.upper() for name in FILES), "mean", "seeds"],
@@ -140,7 +125,6 @@ OUTLINE = Outline(
     results=[Results(COLUMNS, NOTE)],
     chosen=NLL,
     digits=3,
-    claims=CLAIMS,
     deviations=DEVIATIONS,
     apart=APART,
     extra=_table_3,

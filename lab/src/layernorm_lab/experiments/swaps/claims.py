@@ -54,16 +54,6 @@ class Candidate:
         """Returns the arm as the runs of a task have it."""
         return _arm(Config(task, self.norm, self.formula, self.start, self.forget_bias, self.eps))
 
-    @property
-    def line(self) -> str:
-        """What a user types."""
-        words = [f'norm="{self.norm}"'] * (self.norm != "layer")
-        words += [f'formula="{self.formula}"'] * (self.formula != "paper")
-        words += [f"eps={self.eps}"] * (self.eps != "own")
-        words += [f"gain_init={self.start}"] * (self.start not in ("1", "match"))
-        words += ["match=(batch,)"] * (self.start == "match")
-        return f"ln.convert({', '.join(['model', *words])})"
-
 
 def _arm(config: Config) -> Arm:
     return Arm(config.norm, {name: getattr(config, name) for name in ("formula", "start", "forget_bias", "eps")})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -15,16 +14,13 @@ from ...errors import UsageError
 from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS, TRIAL_SEEDS
 from ...train.batches import INIT, derive_seed
-from ...train.task import Task
+from ...train.task import Accelerator, Task
 from .claims import CHOOSING_TASKS
 from .config import Config
 from .network import Maker
 from .program import TEST, Data, TaskName
 from .programs import PROGRAMS
 from .report import report_swaps
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 
 @functools.lru_cache(maxsize=1)
@@ -103,6 +99,6 @@ EXPERIMENT = Experiment(
     load=lambda config, folder: load_task(config.task, folder),
     check=lambda config, data: None,  # the options do not depend on the data
     task=swaps_task,
-    report=report_swaps,
+    report=lambda runs, claims: report_swaps(runs),  # which makes its claims by task
     threads=1,
 )

@@ -33,5 +33,6 @@ class Maker:
         if config.eps != "own":
             options["eps"] = float(config.eps)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*input_size=1")  # a task has one input, and shows what follows
+            # the library warns of one input; the task `forecast` has one on purpose
+            warnings.filterwarnings("ignore", message=".*input_size=1")
             return self.kind(input_size, hidden_size, norm=config.norm, formula=config.formula, **options)

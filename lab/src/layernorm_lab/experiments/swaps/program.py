@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,7 +14,7 @@ from layernorm.formula import Network
 
 from ...data.source import fingerprint, sha256
 from ...report.blocks import Metric
-from ...train.batches import Batches, derive_seed
+from ...train.batches import Bucketed, Shuffled, derive_seed
 
 TaskName = Literal[
     "words", "weight_drop", "characters", "endings", "tagger", "sentences", "translation", "speech", "digits",
@@ -79,24 +79,27 @@ class Parts(NamedTuple):
 
 def batched(
     model: nn.Module,
-    batches: Batches,
     batch: Callable[[Tensor], tuple[tuple[Tensor, ...], Any]],
     loss: Callable[[Any, Any], Tensor],
-    held_out: Tensor,
+    cases: Sequence[int],
+    size: int,
+    seed: int,
     score: Callable[[Any, Any], Tensor | float] | None = None,
-    test: Tensor | None = None,
+    lengths: Tensor | None = None,
 ) -> Parts:
     """Makes what a task trains whose cases are drawn in batches.
 
     Args:
         model: (inputs) -> outputs.
-        batches: which cases are in the batch of an update.
         batch: (numbers of cases) -> the model's inputs, and what is right.
         loss: (outputs, what is right) -> the loss.
-        held_out: the numbers of the cases for validation.
+        cases: how many are for training, how many of the next for validation, and of the next, if any, for the test.
+        size, seed: those of the batches.
         score: (outputs, what is right) -> the number that the task is judged by; None: the loss.
-        test: the numbers of the test cases, if there are any.
+        lengths: of the cases, if a batch is to have cases of like lengths.
     """
+    train, held_out, *test = torch.arange(sum(cases)).split([*cases])
+    batches = Shuffled(len(train), size, seed) if lengths is None else Bucketed(lengths[train].cpu(), size, seed)
 
     def compute(model: nn.Module, rows: Tensor, measure: Callable[[Any, Any], Any]) -> Any:
         inputs, right = batch(rows)
@@ -110,7 +113,7 @@ def batched(
         lambda model, update: compute(model, batches.share(update), loss),
         scored(held_out),
         batch(batches.share(0))[0],
-        test=None if test is None else scored(test),
+        test=scored(*test) if test else None,
     )
 
 

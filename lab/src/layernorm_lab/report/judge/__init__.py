@@ -22,7 +22,6 @@ interval; its `Ruling.verdict` is step 4. `simulate.py` says how often the rule 
 """
 
 from ..arms import Arm as Arm
-from .claim import FACTOR as FACTOR
 from .claim import PILOT_SEEDS as PILOT_SEEDS
 from .claim import SEEDS as SEEDS
 from .claim import TRIAL_SEEDS as TRIAL_SEEDS

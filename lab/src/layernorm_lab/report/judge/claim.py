@@ -19,9 +19,6 @@ SEEDS = 5
 TRIAL_SEEDS = tuple(range(10, 10 + SEEDS))
 """The seeds of a trial as it is planned by the earlier rule."""
 
-FACTOR = 2.0
-"""The ratio of neighbouring learning rates in a grid."""
-
 LEVELS = {1: (0.05,), 2: (0.02, 0.03)}
 """The levels of a trial's looks, by their number."""
 
@@ -69,7 +66,7 @@ class Trial:
         command: the command of its pilot; with other seeds and rates, that of its runs.
         about: the choice by which this trial differs from the main one, for a table of sensitivity; empty for the main
             one.
-        note: what the table says beside "no runs", where there are runs of another kind.
+        note: what the table says after "no runs", such as that shorter runs exist; may be empty.
         plan: how it follows the rule of 2026-11-25; None: it was decided by the earlier rule.
     """
 
@@ -129,6 +126,13 @@ class Claim:
     def over_rates(self) -> bool:
         """Whether the claim is about the whole grid of learning rates."""
         return isinstance(self.measure, Robustness)
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of pairs at which there is a look. By the earlier rule, and over a whole grid, it is one number,
+        the least that a verdict needs."""
+        plan = self.trial.plan
+        return plan.looks if plan and not self.over_rates else (SEEDS,)
 
 
 def shared(config: Any, *apart: str) -> dict[str, Any]:

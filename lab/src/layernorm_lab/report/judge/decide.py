@@ -98,8 +98,8 @@ def _paired(
                  for places, best in zip(of_arms, (first, second), strict=True)]  # fmt: skip
         pairs, lost = _pairs(claim, sides)
         lacking += lost
-    count = next((look for look in _looks(claim) if look > len(pairs)), 0)
-    if len(pairs) < _looks(claim)[0]:
+    count = next((look for look in claim.looks if look > len(pairs)), 0)
+    if len(pairs) < claim.looks[0]:
         lacking.append(f"{count - len(pairs)} of {count} paired seeds")
     if count:
         fresh = [seed for seed in trial.seeds if seed not in pairs][: count - len(pairs)]
@@ -213,18 +213,12 @@ def _area(claim: Claim, arm: Arm, line: Sequence[Run], worst: float) -> float:
     return statistics.fmean((left + right) / 2 for left, right in itertools.pairwise(heights))
 
 
-def _looks(claim: Claim) -> tuple[int, ...]:
-    plan = claim.trial.plan
-    return plan.looks if plan and not claim.over_rates else (SEEDS,)
-
-
 def _looked_at(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
     """Returns the ruling at the look that decides it, or else at the last one that there are pairs for; by the earlier
     rule at all pairs."""
-    plan = ruling.claim.trial.plan
+    found, plan = _with_level(ruling, family, LEVEL), ruling.claim.trial.plan
     if plan is None or ruling.claim.over_rates:
-        return _with_level(ruling, family, LEVEL)
-    found = _with_level(ruling, family, LEVEL)
+        return found
     for count, level in zip(plan.looks, LEVELS[len(plan.looks)], strict=True):
         if ruling.lacking or len(ruling.pairs) < count:
             break

@@ -8,6 +8,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ...runs.folder import Run
 
@@ -87,8 +88,24 @@ class Measure(ABC):
         return ""
 
 
+class _Updates(Measure):
+    """The logarithm of a number of updates. `how`: what a lower number is called, in "twice as fast"."""
+
+    how: ClassVar[str]
+
+    @property
+    def margin_text(self) -> str:
+        return f"{100 * math.expm1(self.margin):.0f} % of the updates"
+
+    def shown(self, mean: float) -> str:
+        return f"{math.exp(mean):.0f}"
+
+    def compared(self, effect: float, low: float, high: float) -> str:
+        return f"{math.exp(effect):.2f} times as {self.how} ({math.exp(low):.2f} to {math.exp(high):.2f})"
+
+
 @dataclass(frozen=True)
-class UpdatesToGoal(Measure):
+class UpdatesToGoal(_Updates):
     """The logarithm of the updates until a metric first reaches a goal, on the line between two evaluations.
 
     A run that does not reach the goal counts with its last update, and one that is there at its first evaluation with
@@ -100,6 +117,8 @@ class UpdatesToGoal(Measure):
         log: whether that fall is one of the logarithm.
         unit, scale: the unit in which the goal is shown, with the space before it, and what the goal is multiplied by.
     """
+
+    how: ClassVar[str] = "fast"
 
     goal: float | None = None
     by_pilot: bool = False
@@ -130,18 +149,8 @@ class UpdatesToGoal(Measure):
         return dataclasses.replace(self, goal=sign * (math.exp(goal) if self.log else goal))
 
     @property
-    def margin_text(self) -> str:
-        return f"{100 * math.expm1(self.margin):.0f} % of the updates"
-
-    @property
     def about(self) -> str:
         return f"updates to {self.name}" + ("" if self.goal is None else f" of {goal_text(self)}")
-
-    def shown(self, mean: float) -> str:
-        return f"{math.exp(mean):.0f}"
-
-    def compared(self, effect: float, low: float, high: float) -> str:
-        return f"{math.exp(effect):.2f} times as fast ({math.exp(low):.2f} to {math.exp(high):.2f})"
 
     def _reached(self, run: Run, metric: str) -> float | None:
         assert self.goal is not None
@@ -150,24 +159,16 @@ class UpdatesToGoal(Measure):
 
 
 @dataclass(frozen=True)
-class Kept(Measure):
+class Kept(_Updates):
     """The logarithm of the updates until the model that a run keeps: its best one on validation data."""
+
+    how: ClassVar[str] = "soon"
 
     def value(self, run: Run, metric: str) -> float:
         return math.log(run.result[metric])
 
     def fails(self, run: Run, metric: str) -> str:
         return "diverged" if run.diverged is not None else "" if run.result.get(metric) else f"has no {metric}"
-
-    @property
-    def margin_text(self) -> str:
-        return f"{100 * math.expm1(self.margin):.0f} % of the updates"
-
-    def shown(self, mean: float) -> str:
-        return f"{math.exp(mean):.0f}"
-
-    def compared(self, effect: float, low: float, high: float) -> str:
-        return f"{math.exp(effect):.2f} times as soon ({math.exp(low):.2f} to {math.exp(high):.2f})"
 
 
 @dataclass(frozen=True)

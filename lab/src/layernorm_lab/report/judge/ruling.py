@@ -17,7 +17,7 @@ LEVEL = 0.05
 """The chance that a trial whose arms do not differ gives one of its claims the verdict *ahead* or *behind*."""
 
 SAME = 1e-9
-"""Pairs have no deviation if the standard error of their mean is at most this share of it: that much is rounding."""
+"""Below this share of the mean difference the standard error is rounding, and the differences count as equal."""
 
 AHEAD, BEHIND, EQUAL, UNDECIDED = VERDICTS = ("ahead", "behind", "equal", "undecided")
 
@@ -35,7 +35,8 @@ class Ruling:
         seconds: the time of a run, where there are runs.
         flags: for each seed why the two arms' values are bounds (`Measure.flag`).
         used: the number of pairs at the look that decides, the first ones by seed; None: all.
-        level: the level at which Holm's procedure compares this claim; 0: it does not come to it.
+        level: the level at which Holm's procedure compares this claim; 0: the procedure stopped at another claim before
+            this one.
         whole: the level of the look, which the procedure shares among the claims of the trial.
         family: the number of these claims.
         others: the rulings at the goals that do not decide.
@@ -181,7 +182,7 @@ class Ruling:
     @property
     def plain(self) -> str:
         """The verdict and the effect in plain words, the better arm first."""
-        arms = ["the baseline" if arm.name == "baseline" else arm.name for arm in self.claim.arms]
+        arms = [arm.spoken for arm in self.claim.arms]
         never = [f"{count} of {counted(len(self.seeds), 'run')} of {arm}"
                  for arm, count in zip(arms, self.short, strict=True) if count]  # fmt: skip
         bound = f" Never came there: {' and '.join(never)}; the number is a bound." if never else ""
@@ -248,12 +249,12 @@ class Ruling:
         return math.inf
 
 
-def chance(effect: float, seeds: int = SEEDS, level: float = LEVEL) -> float:
-    """Computes the chance that a difference is called *ahead*, with no margin, at a two-sided level. `effect`: the true
-    difference in standard deviations of a pair's difference."""
+def chance(effect: float, seeds: int = SEEDS) -> float:
+    """Computes the chance that a difference is called *ahead*, with no margin, at the two-sided level of 5 %. `effect`:
+    the true difference in standard deviations of a pair's difference."""
     from scipy import stats
 
-    return float(stats.nct.sf(_quantile(level, seeds), seeds - 1, effect * math.sqrt(seeds)))
+    return float(stats.nct.sf(_quantile(LEVEL, seeds), seeds - 1, effect * math.sqrt(seeds)))
 
 
 def _quantile(level: float, count: int) -> float:

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...runs.folder import Run
-from .claim import LEVELS, SEEDS, Claim
+from .claim import LEVELS, Claim
 from .pilot import by_place, choose, last_rung
-from .ruling import LEVEL
 
 DRAWS = 2000
 """The number of trials that are simulated."""
@@ -40,12 +39,10 @@ def simulated_error(claim: Claim, runs: Sequence[Run]) -> float | None:
     if plan and len(rates) > 2:
         points = (pilots[..., :-2] + pilots[..., 1:-1] + pilots[..., 2:]) / 3
     chosen = points.argmin(-1) + (inner.start or 0)
-    looks = plan.looks if plan else (SEEDS,)
-    levels = LEVELS[len(looks)] if plan else (LEVEL,)
-    noise = generator.normal(0, 1, (looks[-1], 2, DRAWS)) * deviations[chosen]
+    noise = generator.normal(0, 1, (claim.looks[-1], 2, DRAWS)) * deviations[chosen]
     differences = np.diff(means[chosen] + noise, axis=1)[:, 0]
     wrong = np.zeros(DRAWS, bool)
-    for count, level in zip(looks, levels, strict=True):
+    for count, level in zip(claim.looks, LEVELS[len(claim.looks)], strict=True):
         some = differences[:count]
         with np.errstate(divide="ignore", invalid="ignore"):
             t = np.abs(some.mean(0)) / (some.std(0, ddof=1) / math.sqrt(count))

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..made import noise, rounded, uniform
 from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator, error
 
@@ -68,14 +67,10 @@ def load(folder: Path | None) -> Data:
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    model = Watcher(networks)
-
     def batch(rows: Tensor) -> tuple[tuple[Tensor], Tensor]:
         return (data["signals"][:, rows],), data["activity"][rows]
 
-    held_out, test = torch.arange(TRAIN, TRAIN + 2 * TEST).split(TEST)
-    batches = Shuffled(TRAIN, BATCH, seed)
-    parts = batched(model, batches, batch, F.cross_entropy, held_out, error, test)
+    parts = batched(Watcher(networks), batch, F.cross_entropy, (TRAIN, TEST, TEST), BATCH, seed, error)
 
     def loss(model: Any, update: int) -> Tensor:
         squares = [parameter.square().sum() for parameter in model.parameters()]

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
 STEPS, BATCH, UNITS = 100, 20, 64
@@ -44,8 +43,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
     def batch(rows: Tensor) -> tuple[tuple[Tensor], Tensor]:
         return (data["x"][:, rows],), data["y"][rows]
 
-    held_out = torch.arange(TRAIN, TRAIN + TEST)
-    return batched(Adder(networks), Shuffled(TRAIN, BATCH, seed), batch, F.mse_loss, held_out)
+    return batched(Adder(networks), batch, F.mse_loss, (TRAIN, TEST), BATCH, seed)
 
 
 PROGRAM = Program(

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..language import nll
 from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 from .translation import END, START, in_words
@@ -82,8 +81,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
     def summed(scores: Tensor, signs: Tensor) -> Tensor:
         return F.cross_entropy(scores.flatten(0, 1), signs.flatten(), reduction="sum") / signs.shape[1]
 
-    held_out, test = torch.arange(TRAIN, TRAIN + 2 * TEST).split(TEST)
-    return batched(Translator(networks), Shuffled(TRAIN, BATCH, seed), batch, summed, held_out, nll, test)
+    return batched(Translator(networks), batch, summed, (TRAIN, TEST, TEST), BATCH, seed, nll)
 
 
 PROGRAM = Program(

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from ....data.digits import load_digits
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..program import Data, Networks, Parts, Program, as_data, batched, error
 
 BATCH, UNITS, SIDE, TRAIN = 100, 128, 8, 1397
@@ -40,8 +39,8 @@ def build(data: Data, networks: Networks, seed: int, updates: int, units: int = 
     def batch(rows: Tensor) -> tuple[tuple[Tensor], Tensor]:
         return (data["images"][rows],), data["labels"][rows]
 
-    held_out = torch.arange(TRAIN, len(data["labels"]))
-    return batched(Reader(networks, units), Shuffled(TRAIN, BATCH, seed), batch, F.cross_entropy, held_out, error)
+    cases = TRAIN, len(data["labels"]) - TRAIN
+    return batched(Reader(networks, units), batch, F.cross_entropy, cases, BATCH, seed, error)
 
 
 PROGRAM = Program(

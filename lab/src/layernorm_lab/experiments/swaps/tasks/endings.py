@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from ....data.text import Sentences
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator, error
 from ..text import read_words
 
@@ -51,8 +50,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
     words = len(data["last"])
     train = words * 4 // 5
     summed = functools.partial(F.cross_entropy, reduction="sum")
-    batches = Shuffled(train, BATCH, seed)
-    return batched(Classifier(networks), batches, batch, summed, torch.arange(train, words), error)
+    return batched(Classifier(networks), batch, summed, (train, words - train), BATCH, seed, error)
 
 
 PROGRAM = Program(

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
 LENGTH, BATCH, UNITS = 72, 32, 40
@@ -64,8 +63,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
         freedom, place, scale = of_next
         return -torch.distributions.StudentT(freedom, place, scale, False).log_prob(series).mean()
 
-    held_out = torch.arange(TRAIN, TRAIN + TEST)
-    return batched(Forecaster(networks), Shuffled(TRAIN, BATCH, seed), batch, nll, held_out)
+    return batched(Forecaster(networks), batch, nll, (TRAIN, TEST), BATCH, seed)
 
 
 PROGRAM = Program(

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..made import noise, rounded, uniform
 from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
@@ -63,9 +62,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
         values, measured = right
         return (measured * (found - values).square()).sum() / measured.sum()
 
-    held_out, test = torch.arange(TRAIN, TRAIN + 2 * TEST).split(TEST)
-    batches = Shuffled(TRAIN, BATCH, seed)
-    return batched(Forecaster(networks), batches, batch, squared, held_out, test=test)
+    return batched(Forecaster(networks), batch, squared, (TRAIN, TEST, TEST), BATCH, seed)
 
 
 PROGRAM = Program(

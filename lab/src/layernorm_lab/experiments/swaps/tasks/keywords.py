@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..made import noise, rounded, uniform
 from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator, error
 
@@ -67,9 +66,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
     def batch(rows: Tensor) -> tuple[tuple[Tensor], Tensor]:
         return (data["features"][:, rows],), data["classes"][rows]
 
-    held_out, test = torch.arange(TRAIN, TRAIN + 2 * TEST).split(TEST)
-    batches = Shuffled(TRAIN, BATCH, seed)
-    return batched(Listener(networks), batches, batch, F.cross_entropy, held_out, error, test)
+    return batched(Listener(networks), batch, F.cross_entropy, (TRAIN, TEST, TEST), BATCH, seed, error)
 
 
 PROGRAM = Program(

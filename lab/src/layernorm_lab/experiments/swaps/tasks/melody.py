@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....report.blocks import Metric
-from ....train.batches import Shuffled, derive_seed
+from ....train.batches import derive_seed
 from ..language import nll
 from ..program import Data, Networks, Parts, Program, as_data, batched
 
@@ -71,8 +71,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
         events = data["events"][:, rows]
         return (events[:-1],), events[1:]
 
-    held_out, test = torch.arange(TRAIN, TRAIN + 2 * TEST).split(TEST)
-    return batched(MelodyModel(networks), Shuffled(TRAIN, BATCH, seed), batch, nll, held_out, test=test)
+    return batched(MelodyModel(networks), batch, nll, (TRAIN, TEST, TEST), BATCH, seed)
 
 
 PROGRAM = Program(

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from ....data.sick import HIGHEST, LOWEST, SICK
 from ....data.text import Sentences, Vocabulary
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..program import Data, Networks, Parts, Program, as_data, batched
 
 BATCH, UNITS, VOCABULARY, EMBEDDING = 256, 50, 2000, 100
@@ -52,9 +51,8 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
         return sentences.batch(torch.cat([rows, rows + len(related)])), related[rows]
 
     train, trial, test = data["parts"].tolist()
-    batches = Shuffled(train, min(BATCH, train), seed)
-    model, tested = Siamese(networks), torch.arange(trial, test)
-    return batched(model, batches, batch, F.mse_loss, torch.arange(train, trial), test=tested)
+    cases = train, trial - train, test - trial
+    return batched(Siamese(networks), batch, F.mse_loss, cases, min(BATCH, train), seed)
 
 
 PROGRAM = Program(

@@ -5,45 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ....data.text import EOS, Sentences, Vocabulary
 from ....report.blocks import Metric
 from ..language import language_parts
-from ..program import Data, Networks, Parts, Program, as_data
+from ..program import Data, Networks, Parts, Program
 from ..text import read_words
+from .words import BATCH, STEPS, WordModel, as_text
 
-BATCH, STEPS, UNITS, VOCABULARY = 20, 35, 160, 2000
-
-
-class WordModel(nn.Module):
-    """An embedding, two layers, and a decoder, with dropout before, between and after the layers."""
-
-    def __init__(self, networks: Networks) -> None:
-        super().__init__()
-        self.encoder, self.drop = nn.Embedding(VOCABULARY, UNITS), nn.Dropout(0.5)
-        self.lstm = networks(UNITS, UNITS, num_layers=2, dropout=0.5)
-        self.decoder = nn.Linear(UNITS, VOCABULARY)
-        for name, parameter in self.named_parameters():
-            if "weight" in name:
-                nn.init.uniform_(parameter, -0.05, 0.05)
-
-    def forward(self, ids: Tensor, state: tuple[Tensor, ...] | None = None) -> tuple[Tensor, tuple[Tensor, ...], float]:
-        output, state = self.lstm(self.drop(self.encoder(ids)), state)
-        return self.decoder(self.drop(output)), state, 0.0
+UNITS = 160
 
 
 def load(folder: Path | None) -> Data:
-    """Reads the words of the last books, in small letters, and ends of sentences; rare words are one word."""
-    sentences = [[word.lower() for word in sentence] for sentence in read_words(folder, 130_000, last=True)]
-    vocabulary = Vocabulary.of(sentences[: len(sentences) * 8 // 10], VOCABULARY)
-    return as_data(
-        "words of the last books", text=Sentences.of([[*vocabulary.ids(item), EOS] for item in sentences]).ids
-    )
+    """Reads the words of the last books."""
+    return as_text("words of the last books", read_words(folder, 130_000, last=True), tenths=8)
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    return language_parts(WordModel(networks), data["text"], BATCH, STEPS, confirms=True)
+    model = WordModel(networks, UNITS, drop=0.5)
+    for name, parameter in model.named_parameters():
+        if "weight" in name:
+            nn.init.uniform_(parameter, -0.05, 0.05)
+    return language_parts(model, data["text"], BATCH, STEPS, confirms=True)
 
 
 PROGRAM = Program(

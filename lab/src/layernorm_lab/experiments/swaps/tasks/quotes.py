@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from ....data.text import Sentences, Vocabulary
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..program import Data, Networks, Parts, Program, as_data, batched
 from ..text import read_quoted
 
@@ -69,9 +68,8 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
         return ((scores > 0) != (tags > 0))[inside].double().mean()
 
     train, end = len(words) * 7 // 10, len(words) * 8 // 10
-    batches = Shuffled(train, BATCH, seed)
-    model, test = Tagger(networks), torch.arange(end, len(words))
-    return batched(model, batches, batch, loss, torch.arange(train, end), wrong, test)
+    cases = train, end - train, len(words) - end
+    return batched(Tagger(networks), batch, loss, cases, BATCH, seed, wrong)
 
 
 PROGRAM = Program(

@@ -18,8 +18,8 @@ from ..program import Data, Networks, Parts, Program
 POLES, STEPS, BATCH, UNITS = 16, 15, 32, 128
 DISCOUNT, BOOTSTRAP, EPSILON = 0.997, 5, 1e-3
 FIRST, ROUNDS, UPDATES, FOLLOW = 20, 200, 5, 100
-"""Rounds of STEPS steps before the first update, and those that are remembered; updates after each round, and from one
-copy of the target network to the next."""
+"""FIRST: rounds played before the first update. ROUNDS: rounds in memory. UPDATES: updates after each round. FOLLOW:
+updates between copies into the target."""
 
 
 class Network(nn.Module):

@@ -12,7 +12,6 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from ....data.sentences import SENTENCES
 from ....data.text import Sentences, Vocabulary
 from ....report.blocks import Metric
-from ....train.batches import Bucketed
 from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
 BATCH, UNITS, VOCABULARY, EMBEDDING = 64, 64, 5000, 100
@@ -55,10 +54,9 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
     def wrong(scores: Tensor, classes: Tensor) -> Tensor:
         return ((scores > 0) != (classes > 0.5)).double().mean()
 
-    train = len(sentences) * 4 // 5
-    batches = Bucketed(sentences.lengths[:train].cpu(), BATCH, seed)
-    held_out = torch.arange(train, len(sentences))
-    return batched(Classifier(networks), batches, batch, F.binary_cross_entropy_with_logits, held_out, wrong)
+    train, loss = len(sentences) * 4 // 5, F.binary_cross_entropy_with_logits
+    cases = train, len(sentences) - train
+    return batched(Classifier(networks), batch, loss, cases, BATCH, seed, wrong, sentences.lengths)
 
 
 PROGRAM = Program(

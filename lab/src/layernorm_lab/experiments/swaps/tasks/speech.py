@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
 BATCH, UNITS, BANDS, PHONES = 20, 64, 20, 20
@@ -61,8 +60,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
         phones, lengths = right
         return F.ctc_loss(chances, phones, lengths, torch.full_like(lengths, SPOKEN))
 
-    held_out = torch.arange(TRAIN, TRAIN + TEST)
-    return batched(Listener(networks), Shuffled(TRAIN, BATCH, seed), batch, ctc, held_out)
+    return batched(Listener(networks), batch, ctc, (TRAIN, TEST), BATCH, seed)
 
 
 PROGRAM = Program(

@@ -12,7 +12,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ....data.text import Sentences, Vocabulary
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..program import Data, Networks, Parts, Program, as_data, batched
 from ..text import read_words
 
@@ -114,8 +113,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
         return 2 * len(found & wanted) / max(1, len(found) + len(wanted))
 
     train = len(words) * 9 // 10
-    held_out = torch.arange(train, len(words))
-    return batched(Tagger(networks), Shuffled(train, BATCH, seed), batch, loss, held_out, f1)
+    return batched(Tagger(networks), batch, loss, (train, len(words) - train), BATCH, seed, f1)
 
 
 PROGRAM = Program(

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..language import nll
 from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
@@ -67,8 +66,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
         digits = data["digits"][:, rows]
         return (data["words"][:, rows], digits[:-1]), digits[1:]
 
-    held_out = torch.arange(TRAIN, TRAIN + TEST)
-    return batched(Translator(networks), Shuffled(TRAIN, BATCH, seed), batch, nll, held_out)
+    return batched(Translator(networks), batch, nll, (TRAIN, TEST), BATCH, seed)
 
 
 PROGRAM = Program(

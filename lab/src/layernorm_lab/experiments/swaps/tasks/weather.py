@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ....report.blocks import Metric
-from ....train.batches import Shuffled
 from ..made import noise, rounded, uniform
 from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
@@ -64,16 +62,17 @@ def load(folder: Path | None) -> Data:
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
     weather = data["weather"]
     starts = HOURS - STEPS - AHEAD
+    train, held_out, test = (count * starts for count in (TRAIN, HELD_OUT, STATIONS - TRAIN - HELD_OUT))
 
     def batch(rows: Tensor) -> tuple[tuple[Tensor], Tensor]:
-        station, start = rows.to(weather.device) // starts, rows.to(weather.device) % starts
+        rows = rows.to(weather.device)
+        rows = torch.where(rows < train, rows, train + AHEAD * (rows - train))  # of the other stations every 12th start
+        station, start = rows // starts, rows % starts
         steps = start + torch.arange(STEPS, device=weather.device).unsqueeze(1)
         return (weather[steps, station],), weather[start + STEPS - 1 + AHEAD, station, 1]
 
-    ends = torch.tensor([TRAIN, TRAIN + HELD_OUT, STATIONS]) * starts
-    held_out, test = (torch.arange(first, last, AHEAD) for first, last in itertools.pairwise(ends.tolist()))
-    model, batches = Forecaster(networks), Shuffled(int(ends[0]), BATCH, seed)
-    return batched(model, batches, batch, F.mse_loss, held_out, test=test)
+    cases = train, held_out // AHEAD, test // AHEAD
+    return batched(Forecaster(networks), batch, F.mse_loss, cases, BATCH, seed)
 
 
 PROGRAM = Program(

@@ -19,29 +19,36 @@ BATCH, STEPS, UNITS, VOCABULARY = 20, 35, 128, 2000
 class WordModel(nn.Module):
     """An embedding, two layers, and a decoder, with dropout between them."""
 
-    def __init__(self, networks: Networks) -> None:
+    def __init__(self, networks: Networks, units: int = UNITS, drop: float = 0.2) -> None:
         super().__init__()
-        self.encoder, self.drop = nn.Embedding(VOCABULARY, UNITS), nn.Dropout(0.2)
-        self.lstm = networks(UNITS, UNITS, num_layers=2, dropout=0.2)
-        self.decoder = nn.Linear(UNITS, VOCABULARY)
-        for weight in (self.encoder.weight, self.decoder.weight):
-            nn.init.uniform_(weight, -0.1, 0.1)
-        nn.init.zeros_(self.decoder.bias)
+        self.encoder, self.drop = nn.Embedding(VOCABULARY, units), nn.Dropout(drop)
+        self.lstm = networks(units, units, num_layers=2, dropout=drop)
+        self.decoder = nn.Linear(units, VOCABULARY)
 
     def forward(self, ids: Tensor, state: tuple[Tensor, ...] | None = None) -> tuple[Tensor, tuple[Tensor, ...], float]:
         output, state = self.lstm(self.drop(self.encoder(ids)), state)
         return self.decoder(self.drop(output)), state, 0.0
 
 
+def as_text(name: str, sentences: list[list[str]], tenths: int) -> Data:
+    """Makes the data of sentences: words in small letters, and ends of sentences; rare words are one word. Which are
+    rare is counted in the first so many tenths of the sentences."""
+    small = [[word.lower() for word in sentence] for sentence in sentences]
+    vocabulary = Vocabulary.of(small[: len(small) * tenths // 10], VOCABULARY)
+    return as_data(name, text=Sentences.of([[*vocabulary.ids(item), EOS] for item in small]).ids)
+
+
 def load(folder: Path | None) -> Data:
-    """Reads the words of a book, in small letters, and ends of sentences; rare words are one word."""
-    sentences = [[word.lower() for word in sentence] for sentence in read_words(folder, 100_000)]
-    vocabulary = Vocabulary.of(sentences[: len(sentences) * 9 // 10], VOCABULARY)
-    return as_data("words of books", text=Sentences.of([[*vocabulary.ids(item), EOS] for item in sentences]).ids)
+    """Reads the words of a book."""
+    return as_text("words of books", read_words(folder, 100_000), tenths=9)
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    return language_parts(WordModel(networks), data["text"], BATCH, STEPS)
+    model = WordModel(networks)
+    for weight in (model.encoder.weight, model.decoder.weight):
+        nn.init.uniform_(weight, -0.1, 0.1)
+    nn.init.zeros_(model.decoder.bias)
+    return language_parts(model, data["text"], BATCH, STEPS)
 
 
 PROGRAM = Program(
