@@ -14,6 +14,7 @@ from layernorm_lab.play import training
 from layernorm_lab.play.training import Training, built
 from layernorm_lab.play.worker import WORKER, Worker
 from layernorm_lab.protocol import StoppedError
+from layernorm_lab.train.batches import Shuffled
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def test_the_curve_without_a_norm_is_that_of_torchs_lstm(monkeypatch):
     lstm, scores = nn.LSTM(8, training.UNITS, num_layers=2, batch_first=True), nn.Linear(training.UNITS, 10)
     lstm.load_state_dict(parts.model.lstm.state_dict())
     scores.load_state_dict(parts.model.scores.state_dict())
-    rows = training.digits.Shuffled(1397, 100, 0)
+    rows = Shuffled(1397, 100, 0)
     optimizer = torch.optim.Adam([*lstm.parameters(), *scores.parameters()], lr=0.01)
     errors = []
     for update in range(5):

@@ -84,7 +84,7 @@ class Outline:
     extra: Callable[[Sequence[Block]], Extra] = field(default=lambda blocks: Extra())
 
     def report(self, runs: Sequence[Run], claims: Sequence[Claim] = ()) -> Report:
-        """Writes the report on some runs, finished or not, as the pilots of these claims show them."""
+        """Writes the report on some runs, finished or not. The pilots of the claims choose the learning rates shown."""
         blocks, status = compare(runs, claims, self.prefixes)
         extra = self.extra(blocks)
         shown = self.curves[-1].metrics
