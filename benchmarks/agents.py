@@ -5,9 +5,10 @@
     python benchmarks/agents.py --steps 4096 --seeds 0      # seconds, to see that it runs
 
 The settings are those of rl-baselines3-zoo for the environments without velocities (hyperparams/ppo_lstm.yml, commit
-22e3ff2). Observations and rewards are scaled by what was seen so far; the printed returns are not. Printed is, for each
-run, the mean return of the episodes that ended in its last quarter, and its seconds of processor time; then for each
-arm the means over the seeds.
+22e3ff2), but for one: the rewards' scale is that of returns with a discount of 0.99, where the zoo takes the agent's.
+Observations and rewards are scaled by what was seen so far; the printed returns are not. Printed is, for each run, the
+mean return of the episodes that ended in its last quarter, and its seconds of processor time; then for each arm the
+means over the seeds.
 
 Needs sb3-contrib: pip install '.[sb3]'.
 """

@@ -193,6 +193,24 @@ def test_bits_of_few_rows_do_not_depend_on_their_number(network, dtype, most, in
     assert all(torch.equal(a[0], b[-1]) for a, b in zip(last, found, strict=True))
 
 
+def test_padding_may_hold_anything():
+    """Neither results nor gradients know what lies beyond a row's length."""
+    module, x, lengths = ln.LSTM(5, 7, bidirectional=True), torch.randn(6, 3, 5), torch.tensor([6, 2, 0])
+    found = []
+    for fill in (0.0, float("nan")):
+        y = torch.where((torch.arange(6)[:, None] < lengths)[..., None], x, fill).requires_grad_()
+        with ln.backends.use("native"):
+            output, _ = module(y, lengths=lengths)
+        found.append([output, *torch.autograd.grad(output.sum(), [y, *module.parameters()])])
+    assert all(map(torch.equal, *found))
+
+
+def test_strided_input():
+    module, x = ln.GRU(6, 9, batch_first=True).double(), torch.randn(4, 5, 12, dtype=torch.float64)
+    for view in (x[..., :6], x[..., ::2], x.transpose(0, 1)[..., 3:9], x[:1, :, :6].expand(4, 5, 6)):
+        torch.testing.assert_close(module(view)[0], module(view.contiguous())[0], rtol=0, atol=1e-13)
+
+
 def test_extreme_sums_saturate():
     """Gates at infinity, as torch's: exact zeros and ones, no NaN."""
     for size in (1e3, 1e30):
