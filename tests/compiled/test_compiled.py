@@ -294,6 +294,14 @@ def test_without_a_compiler_it_says_why():
     assert "no-such-c++" in said
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="torch looks elsewhere there, too")
+def test_without_pythons_headers_it_says_why():
+    gone = "import sysconfig, torch; sysconfig.get_path = lambda *a, **k: '/no/headers'\n"
+    said = python(gone + "import layernorm as ln; print(ln.backends.status()[-1])").stdout
+    assert "name='compiled', available=False" in said
+    assert "no Python.h in /no/headers" in said
+
+
 def test_it_covers_what_inductor_has():
     for device, there in (("cpu", True), ("cuda", True), ("meta", False)):
         assert compiled.covers("recurrent", device, torch.float32, None) is there

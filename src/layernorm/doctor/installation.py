@@ -61,7 +61,7 @@ def core() -> list[Section]:
     variables = [(name, os.environ[name]) for name in VARIABLES if name in os.environ]
     return [
         Section("versions", [
-            ("layernorm", f"{machine.version('layernorm')}, commit {machine.commit() or 'unknown'}"),
+            ("layernorm", f"{machine.version('layernorm') or 'not installed'}, commit {machine.commit() or 'unknown'}"),
             ("python", platform.python_version()),
             ("torch", torch.__version__),
             ("numpy", machine.version("numpy") or "missing"),

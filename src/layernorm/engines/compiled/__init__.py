@@ -10,6 +10,8 @@ import functools
 import os
 import shutil
 import sys
+import sysconfig
+from pathlib import Path
 
 import torch
 
@@ -28,6 +30,12 @@ if shutil.which(COMPILER) is None:
     raise ImportError(
         f"torch.compile needs a C++ compiler, and there is no {COMPILER!r}; install one, or name one in the "
         "environment variable CXX"
+    )
+# Where Python is a framework of macOS, torch looks for its headers elsewhere.
+if not Path(sysconfig.get_path("include"), "Python.h").exists() and sys.platform != "darwin":
+    raise ImportError(
+        f"torch.compile needs Python's headers, and there is no Python.h in {sysconfig.get_path('include')}; "
+        "install them (Debian: python3-dev)"
     )
 
 
