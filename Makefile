@@ -27,6 +27,7 @@ help:
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 PIP = $(BIN)/pip install --verbose --no-compile   # Python compiles what it imports; all of it takes a core half a minute
+unexport PYTHONDONTWRITEBYTECODE   # images of containers set it: each process would compile PyTorch's Python again, 4 s
 TOLD = 2>&1 | tee $(VENV)/setup.log | grep --line-buffered -oE '(Collecting [a-z]|Installing build dep|Building CXX|Linking CXX|Installing collected|Successfully installed).{0,70}' \
   || { tail -40 $(VENV)/setup.log; false; }
 
