@@ -94,7 +94,7 @@ lint: setup
 	$(MAKE) -j2 types types-as-editors-see-them
 
 types:
-	$(BIN)/mypy --num-workers auto
+	$(BIN)/mypy
 	$(BIN)/mypy tests/support/user.py
 
 types-as-editors-see-them:
