@@ -6,7 +6,7 @@ CONSTRAINTS ?= constraints.txt
 TORCH ?= newest
 SETS ?= native   # instruction sets: native (the best one here and the baseline), all, or names with ; between them
 
-.PHONY: help docs test test-library test-lab test-all test-torch test-arm mca torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
+.PHONY: help docs test tests test-library test-lab test-all test-torch test-arm mca torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
 help:
 	@echo "make test   lint, types and the tests"
 	@echo "make test-library, make test-lab  the tests of one house alone"
@@ -53,7 +53,10 @@ always:
 # with a part of the files, so that one process makes what a file's tests share; who is done first takes tests of another's.
 SHARED = -m 'not long' --numprocesses auto --maxprocesses 8 --dist worksteal
 TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED)
-test: setup lint
+test: setup  # side by side: the tests wait now and then
+	$(MAKE) -j2 lint tests
+
+tests: setup
 	$(TEST) tests lab/tests
 
 test-library: setup
@@ -91,7 +94,7 @@ torture: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(MAKE) -j2 types types-as-editors-see-them
+	$(MAKE) types types-as-editors-see-them
 
 types:
 	$(BIN)/mypy

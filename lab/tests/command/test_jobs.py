@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -133,12 +134,19 @@ def test_where_all_fail_each_has_its_line_and_there_is_no_report(tmp_path, capsy
     assert "report:" not in text.out
 
 
-def test_a_worker_that_is_killed_costs_its_run_alone(tmp_path):
+def test_a_worker_that_is_killed_costs_its_run_alone(tmp_path, capsys):
     first, second = (tmp_path / name for name in RUNS)
-    with started(tmp_path, "--jobs", "1") as command, held_when_begun(command, first) as workers:
-        os.kill(workers[0], signal.SIGKILL)
-    assert command.exitcode == 1
-    said = (tmp_path / "said").read_text().splitlines()
+
+    def kill():
+        until((first / folder.CHECKPOINT).exists)
+        os.kill(files.holder(first), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    code = cli.main([*RATES, "--jobs", "1", "--checkpoint-seconds", "0", "--out", str(tmp_path)])
+    killer.join()
+    assert code == 1
+    said = capsys.readouterr().err.splitlines()
     assert said[-1] == f"layernorm: {RUNS[0]} failed: its worker process was ended by SIGKILL"
     assert not (first / folder.RESULT).exists()
     assert (second / folder.RESULT).exists()
