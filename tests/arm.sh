@@ -129,4 +129,6 @@ step "doctor" "$here/python" -m layernorm doctor --check
 [ "$part" != short ] || exit 0
 
 export CXX=$compiler PYTHONPATH=tests
-step "tests" "$here/python" -m pytest -q -m 'not long' -o timeout=3000 --numprocesses "$(nproc)" ${TESTS:-tests/native tests/nn}
+# QEMU itself ends where a process with threads forks: cpu_exec: assertion failed.
+step "tests" "$here/python" -m pytest -q -m 'not long' -o timeout=3000 --numprocesses "$(nproc)" \
+    --deselect tests/native/test_library.py::test_fork_after_use ${TESTS:-tests/native tests/nn}
