@@ -129,6 +129,8 @@ step "doctor" "$here/python" -m layernorm doctor --check
 [ "$part" != short ] || exit 0
 
 export CXX=$compiler PYTHONPATH=tests
-# QEMU itself ends where a process with threads forks: cpu_exec: assertion failed.
+# QEMU ends where a process with threads forks, and gives a program memory that no machine has.
 step "tests" "$here/python" -m pytest -q -m 'not long' -o timeout=3000 --numprocesses "$(nproc)" \
-    --deselect tests/native/test_library.py::test_fork_after_use ${TESTS:-tests/native tests/nn}
+    --deselect tests/native/test_library.py::test_fork_after_use \
+    --deselect tests/native/test_plan.py::test_a_result_that_no_memory_has_room_for_is_an_error \
+    --deselect tests/native/test_plan.py::test_no_memory_for_the_result_of_a_norm ${TESTS:-tests/native tests/nn}
