@@ -139,7 +139,9 @@ def test_a_worker_that_is_killed_costs_its_run_alone(tmp_path, capsys):
 
     def kill():
         until((first / folder.CHECKPOINT).exists)
-        os.kill(files.holder(first), signal.SIGKILL)
+        worker = files.holder(first)
+        assert worker != os.getpid(), "the run is made here"
+        os.kill(worker, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
