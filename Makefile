@@ -23,12 +23,13 @@ help:
 	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
 
-# pip's progress, the compiler's among it, in a line for each step; everything only if it fails.
+# pip's progress, the compiler's among it, in a line for each step, and after 9 s without one; everything only if it fails.
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 PIP = $(BIN)/pip install --verbose --no-compile   # Python compiles what it imports; all of it takes a core half a minute
 unexport PYTHONDONTWRITEBYTECODE   # images of containers set it: each process would compile PyTorch's Python again, 4 s
 TOLD = 2>&1 | tee $(VENV)/setup.log | grep --line-buffered -oE '(Collecting [a-z]|Installing build dep|Building CXX|Linking CXX|Installing collected|Successfully installed).{0,70}' \
+  | { while line=; IFS= read -r -t 9 line || [ $$? -gt 128 ]; do echo "$${line:-...}"; done; cat; } \
   || { tail -40 $(VENV)/setup.log; false; }
 
 setup: $(VENV)/.ready

@@ -34,7 +34,7 @@ EXPERIMENTS = ("order-embeddings", "reader", "skip-thoughts", "draw", "handwriti
 SECTIONS = (
     "The paper's claims about experiments", "Claims of ours", "What hangs on a choice of ours", "Trials that have begun"
 )  # fmt: skip
-EARLIER_PILOT, EARLIER_PAIRS = (0, 1), 5
+EARLIER_PAIRS = 5
 LEVELS = {1: (0.05,), 2: (0.02, 0.03)}
 
 Run = dict[str, Any]
@@ -185,13 +185,10 @@ def scores(measure: Any, arm: Any, runs: Runs, rates: Sequence[float], seeds: Se
 def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
     """The rate that the pilot chooses for an arm."""
     trial, measure = claim.trial, claim.measure.chosen or claim.measure
-    if trial.plan is None:
-        rungs, seeds = [({}, 1)], EARLIER_PILOT
-    else:
-        rungs, seeds = [(rung.options, rung.keep) for rung in trial.plan.rungs], trial.plan.pilot
+    rungs = [({}, 1)] if trial.plan is None else [(rung.options, rung.keep) for rung in trial.plan.rungs]
     rates = np.array(trial.rates)
     for options, keep in rungs:
-        means = scores(measure, arm, runs_of(arm, trial, runs, options), list(rates), seeds)
+        means = scores(measure, arm, runs_of(arm, trial, runs, options), list(rates), trial.pilot)
         if np.isinf(means).all() or (np.ptp(means[np.isfinite(means)]) == 0 and np.isfinite(means).all()):
             raise LackError(f"all rates of {arm.name} are alike")
         best = float(rates[int(np.argmin(means))])
@@ -214,7 +211,7 @@ def with_goal(claim: Any, rate: float, runs: Sequence[Run]) -> Any:
             raise LackError("the goal is not fixed")
         return measure
     of_pilot = runs_of(arm, trial, runs, trial.plan.rungs[-1].options)
-    lines = [curve(measure, arm, of_pilot[rate, seed])[1] for seed in trial.plan.pilot]
+    lines = [curve(measure, arm, of_pilot[rate, seed])[1] for seed in trial.pilot]
     first, best = np.mean([line[0] for line in lines]), np.mean([line.min() for line in lines])
     goal = math.sqrt(first * best) if measure.log else (first + best) / 2
     fields = {**vars(measure), "goal": -goal if measure.rising else goal}
@@ -231,9 +228,8 @@ def at_best_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarr
             raise LackError("the goal is not fixed")
         rates = [chosen_rate(claim, arm, runs) for arm in arms]
     measure = with_goal(claim, rates[1], runs)
-    pilot = trial.plan.pilot if trial.plan else EARLIER_PILOT
     sides = [
-        {seed: run for (at, seed), run in runs_of(arm, trial, runs).items() if at == rate and seed not in pilot}
+        {seed: run for (at, seed), run in runs_of(arm, trial, runs).items() if at == rate and seed not in trial.pilot}
         for arm, rate in zip(arms, rates, strict=True)
     ]
     differences, bounds = [], []

@@ -190,7 +190,7 @@ def test_a_claim_fits_its_experiment(name, claim):
     if plan:
         assert len(plan.looks) in LEVELS
         assert len(plan.seeds) == plan.looks[-1]
-        assert not set(plan.seeds) & set(plan.pilot)
+        assert not set(plan.seeds) & set(claim.trial.pilot)
         assert plan.rungs[-1].keep == 1
 
 

@@ -33,7 +33,7 @@ from layernorm_lab.runs.folder import Run
 
 RATES = (0.001, 0.002, 0.004, 0.008)
 LAYER, NONE = Arm("layer"), Arm("none")
-PLAN = Plan(pilot=(0, 1), seeds=tuple(range(20, 30)), looks=(5, 10))
+PLAN = Plan(seeds=tuple(range(20, 30)), looks=(5, 10))
 TRIAL = Trial({"units": 3}, RATES, updates=30, paper=3000, hours=2.0, plan=PLAN)
 LOSS = Claim("It ends lower.", "7", LAYER, NONE, Value("loss", "the loss", margin=0.05), TRIAL)
 CHOSEN = Value("loss", "the loss", best=True)

@@ -1,6 +1,8 @@
 """What a command shows of its runs: plain lines in a pipe; on a terminal bars that move, with the time left."""
 
 import sys
+import threading
+import time
 
 import pytest
 
@@ -99,8 +101,18 @@ def test_runs_count_by_their_updates():
 
 
 @pytest.mark.parametrize(("terminal", "written"), [(True, "loading ...\r           \r"), (False, "")])
-def test_what_is_waited_for_is_said_on_a_terminal_alone(terminal, written, monkeypatch, capsys):
+def test_what_is_waited_for_is_said_at_once_on_a_terminal(terminal, written, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     with pytest.raises(ValueError, match="in between"), waiting("loading"):
         raise ValueError("in between")
     assert capsys.readouterr().err == written
+
+
+def test_a_long_wait_has_lines_in_a_file(monkeypatch, capsys):
+    monkeypatch.setattr("layernorm_lab.cli.waiting.SILENCE", 0.01)
+    threads = threading.active_count()
+    with waiting("loading"):
+        time.sleep(0.2)
+    assert capsys.readouterr().err.startswith("loading ...\nloading ...\n")
+    while threading.active_count() > threads:
+        time.sleep(0.01)

@@ -33,6 +33,7 @@ from ..train.progress import Progress, progress
 from ..train.task import Course
 from . import single
 from .options import Request
+from .waiting import waiting
 
 SECONDS = 0.1
 """The seconds between two messages of a worker about the progress of its run."""
@@ -72,14 +73,19 @@ def make_on_workers(experiment: Experiment, request: Request, runs: Mapping[int,
     """
     sizes = [size if place in runs else 0.0 for place, size in enumerate(request.sizes)]
     lines = min(request.settings.jobs or 1, len(runs))
-    with _stopped_by_sigterm(), progress(lines=lines, sizes=sizes) as displays:
+    with _stopped_by_sigterm():
         pool = _Pool(experiment, request, runs)
         try:
-            for display in displays:
-                pool.fill(display)
-            while pool.posts:
-                for pipe in wait([post.worker.pipe for post in pool.posts]):
-                    pool.receive(next(post for post in pool.posts if post.worker.pipe is pipe))
+            with waiting("starting the workers"):
+                for _ in range(lines):
+                    pool.fill(Progress())
+                wait([post.worker.pipe for post in pool.posts])
+            with progress(lines=lines, sizes=sizes) as displays:
+                for post, display in zip(pool.posts, displays, strict=True):
+                    post.display = display
+                while pool.posts:
+                    for pipe in wait([post.worker.pipe for post in pool.posts]):
+                        pool.receive(next(post for post in pool.posts if post.worker.pipe is pipe))
         except KeyboardInterrupt:
             print(
                 "stopping: the workers save their runs (press Ctrl-C again to stop at once)",

@@ -1,21 +1,33 @@
-"""Says on a terminal what a command waits for before it can show anything else."""
+"""Says what a command waits for before it can show anything else."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator
+
+SILENCE = 5.0
+"""Seconds after which a file or a pipe gets a line."""
 
 
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Shows what is waited for, such as "loading PyTorch", inside the ``with``. A file or a pipe gets nothing."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    text = f"{what} ..."
-    print(text, end="", file=sys.stderr, flush=True)
+    """Says what is waited for, such as "loading PyTorch", inside the ``with``: at once on a terminal, which is cleaned
+    afterwards. In a file or a pipe it is a line for every `SILENCE` seconds."""
+    text, over = f"{what} ...", threading.Event()
+    if sys.stderr.isatty():
+        print(text, end="", file=sys.stderr, flush=True)
+    else:
+        threading.Thread(target=_tell, args=(text, over), daemon=True).start()
     try:
         yield
     finally:
-        print(f"\r{' ' * len(text)}\r", end="", file=sys.stderr, flush=True)
+        over.set()
+        if sys.stderr.isatty():
+            print(f"\r{' ' * len(text)}\r", end="", file=sys.stderr, flush=True)
+
+
+def _tell(text: str, over: threading.Event) -> None:
+    while not over.wait(SILENCE):
+        print(text, file=sys.stderr, flush=True)

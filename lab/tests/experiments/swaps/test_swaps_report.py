@@ -14,6 +14,7 @@ from layernorm_lab.experiments.swaps.claims import (
     CHOOSING_TASKS,
     RULE,
     TRIAL,
+    TRIED,
     claims_of,
     measure,
     plains_of,
@@ -29,9 +30,9 @@ PLAIN = {"norm": "none"}
 PAPER, MATCHED = {"formula": "paper"}, {"formula": "cell", "start": "match"}
 
 
-def write(place, task, value, seeds=TRIAL_SEEDS, rate=1.0, diverged=None, **options):
+def write(place, task, value, seeds=TRIAL_SEEDS, rate=1.0, diverged=None, valid=1.0, **options):
     """Runs of an arm whose last three evaluations are this value, a little different for each seed and arm. Where
-    there are test cases, the value is theirs, and that of the validation is always the same."""
+    there are test cases, the value is theirs, and that of the validation is `valid`."""
     name = PROGRAMS[task].metric.name
     tested = PROGRAMS[task].confirms
     for seed in seeds:
@@ -40,7 +41,7 @@ def write(place, task, value, seeds=TRIAL_SEEDS, rate=1.0, diverged=None, **opti
         ends = [value * share + change for share in (1.5, 1.1, 1.0, 0.9)]
         records = [
             {"update": PROGRAMS[task].updates * place // 4, "epoch": place / 4, "seconds_per_update": 0.01}
-            | ({name: 1.0, f"test_{name}": end} if tested else {name: end})
+            | ({name: valid, f"test_{name}": end} if tested else {name: end})
             for place, end in enumerate(ends, 1)
         ]
         facts = {"name": f"data of {task}", "fingerprint": task, "original": False}
@@ -81,7 +82,7 @@ def test_the_tables_have_the_verdicts(whole, capsys, tmp_path):
     assert own.rows[2] == ["ppo", "Adam", "150", "-", "ahead 100 (100 to 100)", "ahead 200 (200 to 200)"]
     assert best.columns == ["task", "family", "plain", "forget bias 1", "paper"]
     assert best.rows[0] == ["words", "SGD", "-", "-", "-"]
-    assert best.rows[1][4:] == ["ahead 10.0 (10.0 to 10.0)"]
+    assert best.rows[1][2:] == ["25.0, x 0.25", "-", "x 0.25: ahead 10.0 (10.0 to 10.0)"]
     assert rates.rows[-1] == ["ppo", "cell, matched", "-", "-", "350", "-", "-", "60"]
     assert [row[3:5] for row in rates.rows if row[:2] == ["words", "paper"]] == [["-", "5 of 5 diverged"]]
     markdown = shown(report, capsys)
@@ -90,9 +91,20 @@ def test_the_tables_have_the_verdicts(whole, capsys, tmp_path):
     write_report(report, tmp_path / "report")
 
 
+def test_four_pairs_have_no_verdict(tmp_path):
+    """At the best of three rates one seed chooses, by its validation; four are compared by their test cases."""
+    for rate in (1 / 4, 1.0, 4.0):
+        write(tmp_path, "letters", 3.0 - rate / 10, rate=rate, valid=rate, **PLAIN)
+        write(tmp_path, "letters", 1.0 + rate / 10, rate=rate, valid=6.0 - rate, **PAPER)
+    report = report_of(tmp_path)
+    three = next(table for table in report.tables if table.title.startswith("Candidates at the best of three"))
+    assert three.rows == [["letters", "SGD", "2.975, x 0.25", "-", "x 4: 1.575 (1.575 to 1.575)"]]
+    assert not any("three rates" in finding for finding in report.findings)
+
+
 def test_an_rnn_has_one_formula(whole):
     """The formulas that an RNN does not have stand for the paper's: one claim, which is shown for each of them."""
-    claims = {name: claim for name, (claim,) in claims_of("endings", TRIAL, (1.0,)).items()}  # and one plain network
+    claims = {name: claim for name, (claim,) in claims_of("endings", TRIED).items()}  # and one plain network
     assert claims["sonnet, matched"].ahead == claims["cell, matched"].ahead != claims["paper"].ahead
     assert claims["cell, matched"].ahead.options["formula"] == "paper"
 

@@ -40,7 +40,8 @@ READING = Trial(
     command="layernorm run reader --gain-init 1 --initial torch --forget-bias 2 --dropout 0 "
     "--learning-rate 5e-4 1e-3 2e-3 4e-3 --seeds 0 1 2",
     about="settings that read: torch's initial weights, a forget bias of 2, no dropout",
-    plan=Plan((Rung({"updates": 5000}),), pilot=(0, 1, 2)),
+    plan=Plan((Rung({"updates": 5000}),)),
+    pilot=(0, 1, 2),
 )
 """Trial 3 of docs/results/trials.md, written before its runs."""
 

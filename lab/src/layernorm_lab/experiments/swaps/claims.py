@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-from ...report.judge import AHEAD, BEHIND, EQUAL, SEEDS, UNDECIDED, Arm, Claim, Ruling, Trial, Value
+from ...report.judge import AHEAD, BEHIND, EQUAL, PILOT_SEEDS, SEEDS, UNDECIDED, Arm, Claim, Ruling, Trial, Value
 from .config import Config, Eps, FormulaName, Start
 from .program import TEST, Program, TaskName
 from .programs import PROGRAMS
@@ -123,6 +123,7 @@ class Round:
         title: the heading of its table.
         tasks, arms: what is compared. Holm's procedure is over the arms and plain networks of one task.
         rates: the multiples of the program's rate from which each arm takes its best.
+        pilot: the seeds that choose it. They count in no comparison.
         alone: whether each comparison counts by itself, without Holm's procedure, because it chooses and decides
             nothing.
     """
@@ -131,6 +132,7 @@ class Round:
     tasks: tuple[TaskName, ...]
     arms: tuple[Candidate, ...]
     rates: tuple[float, ...] = OWN
+    pilot: tuple[int, ...] = PILOT_SEEDS
     alone: bool = False
 
 
@@ -142,7 +144,7 @@ ROUNDS = (
     CHOOSING,
     CONFIRMING,
     Round("Each arm at its best rate", CHOOSING_TASKS, TRIAL, BEST),
-    Round("Candidates at the best of three rates, by test cases", CONFIRMING_TASKS, (TRIAL[0], *CHOSEN), THREE),
+    Round("Candidates at the best of three rates, by test cases", CONFIRMING_TASKS, CONFIRMING.arms, THREE, (10,)),
 )
 """The comparisons that a report shows."""
 
@@ -178,19 +180,18 @@ def measure(program: Program) -> Value:
     return dataclasses.replace(validated, metric=TEST + metric.name, chosen=validated)
 
 
-def claims_of(task: TaskName, arms: Iterable[Candidate], rates: tuple[float, ...]) -> dict[str, tuple[Claim, ...]]:
-    """Makes the claims about a task by arms, each over every plain network. Arms that are one there share claims."""
+def claims_of(task: TaskName, of: Round) -> dict[str, tuple[Claim, ...]]:
+    """Makes a round's claims about a task, by arms, each over every plain network. Arms that are one there share
+    claims."""
     program = PROGRAMS[task]
-    options = {"task": task, "updates": 0, "decay": 0.0}
-    trial = Trial(
-        options, rates, program.updates, program.updates, hours=0.01, command=f"layernorm run swaps --task {task}"
-    )
+    options, command = {"task": task, "updates": 0, "decay": 0.0}, f"layernorm run swaps --task {task}"
+    trial = Trial(options, of.rates, program.updates, program.updates, 0.01, command, pilot=of.pilot)
     return {
         item.name: tuple(
             Claim(f"{item.name} over {name} on {task}", "ours", item.arm(task), plain, measure(program), trial)
             for name, plain in plains_of(task).items()
         )
-        for item in arms
+        for item in of.arms
     }
 
 
@@ -208,7 +209,12 @@ class Against:
     @property
     def whole(self) -> bool:
         """Whether there are runs enough against every plain network."""
-        return all(len(ruling.pairs) >= SEEDS for ruling in self.rulings)
+        return self.enough and self.known == [*self.rulings]
+
+    @property
+    def enough(self) -> bool:
+        """Whether these have pairs enough for a verdict."""
+        return bool(self.known) and all(len(ruling.pairs) >= SEEDS for ruling in self.known)
 
     @property
     def better(self) -> Ruling:

@@ -89,7 +89,7 @@ def _length(run: Run) -> tuple[int, float]:
 def rule_on(task: TaskName, item: Round, runs: Sequence[Run]) -> dict[str, Against]:
     """Rules on the claims about a task of every arm of a round. Holm's procedure counts each claim once, but none over
     a plain network of which there are no runs."""
-    claims = claims_of(task, item.arms, item.rates)
+    claims = claims_of(task, item)
     once: list[Claim] = []
     for claim in (claim for of_arm in claims.values() for claim in of_arm):
         if all(claim.arms != other.arms for other in once):
@@ -117,7 +117,7 @@ def _findings(ruled: Sequence[tuple[Round, ByTask]]) -> list[str]:
         for name in _known(item, by_task):
             for about in FAMILIES if item is CONFIRMING else [""]:
                 of_family = [arms[name] for task, arms in by_task.items() if about in ("", family(task))]
-                verdicts = [found.verdict for found in of_family if found.known]
+                verdicts = [found.verdict for found in of_family if found.enough]
                 if verdicts:
                     told = ", ".join(f"{verdict} on {verdicts.count(verdict)}" for verdict in VERDICTS)
                     where = f"{item.title}, {about}" if about else item.title
@@ -198,27 +198,31 @@ def _verdicts(item: Round, by_task: ByTask) -> list[Table]:
         "Plain: the means of the number that is compared, with torch's forget bias and with 1. Others: the verdict "
         "against the better plain network, and by how much the arm is better than the one that is nearer to it, with "
         "the 95 % interval over paired seeds; negative: worse. In a GRU and an RNN paper stands for formulas that are "
-        "not defined there." + " Each comparison counts by itself." * item.alone
+        "not defined there."
+        + " Each comparison counts by itself." * item.alone
+        + " x 4: at four times the program's rate, the best one of its kind by validation." * (len(item.rates) > 1)
     )
     rows = []
     for task, arms in by_task.items():
         plains = {}
         for name in names:
             for ruling in arms[name].known:
-                plains[ruling.claim.behind.options["forget_bias"]] = ruling.claim.measure.shown(ruling.means[1])
+                at = f", x {ruling.rates[1]:g}" if len(item.rates) > 1 else ""
+                plains[ruling.claim.behind.options["forget_bias"]] = ruling.claim.measure.shown(ruling.means[1]) + at
         shown = [plains.get(bias, "-") for bias in ("torch", "1")]
-        rows.append([task, family(task), *shown, *(_cell(arms[name]) for name in names)])
+        rows.append([task, family(task), *shown, *(_cell(item, arms[name]) for name in names)])
     return [Table(item.title, ["task", "family", "plain", "forget bias 1", *names], rows, note)] if names else []
 
 
-def _cell(found: Against) -> str:
-    """Writes the verdict with the effect and its interval."""
+def _cell(item: Round, found: Against) -> str:
+    """Writes the verdict, which too few pairs do not have, with the effect and its interval."""
     if not found.known:
         return "-"
     ruling = found.better
     assert isinstance(ruling.claim.measure, Value)
     effect, low, high = (f"{value:.{ruling.claim.measure.digits}f}" for value in (ruling.effect, *ruling.interval))
-    return f"{found.verdict} {effect} ({low} to {high})"
+    told = [f"x {ruling.rates[0]:g}:"] * (len(item.rates) > 1) + [found.verdict] * found.enough
+    return " ".join([*told, effect, f"({low} to {high})"])
 
 
 def _values(arms: Groups) -> Table:

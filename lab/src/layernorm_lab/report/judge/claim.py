@@ -42,13 +42,11 @@ class Plan:
 
     Attributes:
         rungs: the stages of the pilot.
-        pilot: the seeds of the pilot.
         seeds: the seeds of the pairs.
         looks: the numbers of pairs at which there is a look.
     """
 
     rungs: tuple[Rung, ...] = (Rung(),)
-    pilot: tuple[int, ...] = PILOT_SEEDS
     seeds: tuple[int, ...] = tuple(range(20, 30))
     looks: tuple[int, ...] = (5, 10)
 
@@ -68,6 +66,7 @@ class Trial:
             one.
         note: what the table says after "no runs", such as that shorter runs exist; may be empty.
         plan: how it follows the rule of 2026-11-25; None: it was decided by the earlier rule.
+        pilot: the seeds of the pilot.
     """
 
     options: Mapping[str, Any]
@@ -79,16 +78,12 @@ class Trial:
     about: str = ""
     note: str = ""
     plan: Plan | None = None
+    pilot: tuple[int, ...] = PILOT_SEEDS
 
     def runs(self, arm: Arm, runs: Iterable[Run], options: Mapping[str, Any] | None = None) -> list[Run]:
         """Returns the finished runs of an arm, in float32; those of a rung if its options are given."""
         wanted = {"precision": "float32", **self.options, **(options or {})}
         return [run for run in runs if run.done and arm.has(run) and has(run, wanted)]
-
-    @property
-    def pilot(self) -> tuple[int, ...]:
-        """The seeds of the pilot."""
-        return self.plan.pilot if self.plan else PILOT_SEEDS
 
     @property
     def seeds(self) -> tuple[int, ...]:

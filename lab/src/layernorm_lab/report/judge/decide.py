@@ -102,7 +102,7 @@ def _paired(
     if len(pairs) < claim.looks[0]:
         lacking.append(f"{count - len(pairs)} of {count} paired seeds")
     if count:
-        fresh = [seed for seed in trial.seeds if seed not in pairs][: count - len(pairs)]
+        fresh = [seed for seed in trial.seeds if seed not in (*pairs, *trial.pilot)][: count - len(pairs)]
         for arm, rate in zip(claim.arms, (first, second), strict=True):
             best = f"best in {measure.chooses.name if trial.plan else measure.name}"
             missing |= {(arm.name, best if rate is None else f"{rate:g}", s) for s in fresh}

@@ -54,12 +54,12 @@ def choose(claim: Claim, arm: Arm, runs: Sequence[Run]) -> Pilot:
     rates = grid
     for place, rung in enumerate(plan.rungs):
         places = by_place(claim, arm, runs, rung.options)[0]
-        absent = _absent(arm, rates, plan.pilot, places)
+        absent = _absent(arm, rates, claim.trial.pilot, places)
         if absent:
             where = f" of rung {place + 1}" if len(plan.rungs) > 1 else ""
-            count = f"{len(absent)} of {len(rates) * len(plan.pilot)}"
+            count = f"{len(absent)} of {len(rates) * len(claim.trial.pilot)}"
             return Pilot(None, False, [f"{count} pilot runs{where} with {arm.name}"], absent)
-        points = scores(claim.measure.chooses, arm, places, rates, plan.pilot)
+        points = scores(claim.measure.chooses, arm, places, rates, claim.trial.pilot)
         lacking, best = _faults(claim, arm, points, places), min(rates, key=lambda rate: points[rate])
         if lacking:
             return Pilot(None, False, lacking)
