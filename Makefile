@@ -113,7 +113,7 @@ play-test: setup
 demo: $(if $(wildcard $(VENV)/.ready),setup,$(VENV)/.usable)
 	$(BIN)/layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --jobs 2 --out runs/digits
 
-# Here the notebook runs; the code on the other pages, their links and anchors are tests/test_docs.py.
+# Here the notebook runs; the code on the other pages, their links and anchors are lab/tests/test_docs.py.
 docs: $(VENV)/.docs
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fail-on-warning --fresh-env --write-all --quiet docs build/docs
 	@echo "build/docs/index.html"

@@ -205,7 +205,8 @@ def test_a_size_with_which_a_formula_loses_its_input_warns(said):
 
 @pytest.mark.parametrize(
     ("network", "arguments"),
-    [(ln.LSTM, {"formula": "cell"}), (ln.GRU, {"formula": "dreamer"}), (ln.RNN, {}), (ln.LSTM, {"norm": None}),
+    [(ln.LSTM, {"formula": "cell"}), (ln.GRU, {"formula": "dreamer"}), (ln.GRU, {"formula": "sum"}), (ln.RNN, {}),
+     (ln.LSTM, {"formula": "sum"}), (ln.LSTM, {"norm": None}),
      (ln.LSTM, {"norm": "batch"}), (ln.LSTM, {"norm": "weight", "hidden_size": 1}),
      (ln.LSTM, {"norm": None, "hidden_size": 1})],
 )  # fmt: skip

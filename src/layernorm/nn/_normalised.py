@@ -66,8 +66,7 @@ class Normalised(torch.nn.Module):
         if input_size == 1 and recurrence.loses_size:
             warnings.warn(
                 f"{name}: with input_size=1 only the sign of the input is left, as W_ih x is normalised by itself; put "
-                "an encoder of many units before it, or take a formula that does not do it (formula='cell' in an LSTM, "
-                "'dreamer' in a GRU)",
+                "an encoder of many units before it, or take formula='sum', which normalises W_ih x + W_hh h together",
                 stacklevel=4,
             )
 
