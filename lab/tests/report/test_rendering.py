@@ -4,6 +4,7 @@ import io
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -137,3 +138,15 @@ def test_the_terminals_tables_fit_80_columns(folder, capsys):
     row = next(line for line in lines[lines.index(next(line for line in lines if line.startswith("Results"))) :]
                if "layer norm" in line)  # fmt: skip
     assert row.split() == ["128", "layer", "norm", "0.001", "7.50", "13.00", "9.4e-03", "3", "40"]
+
+
+def test_a_short_line_keeps_its_colour():
+    """64 colours in the place of all: two bands that fade, and a line of another colour."""
+    picture = np.empty((200, 400, 3), np.uint8)
+    for half, colour in ((picture[:100], (0, 158, 115)), (picture[100:], (213, 94, 0))):
+        half[:] = np.linspace((255, 255, 255), colour, 400).astype(np.uint8)
+    picture[50:52, 10:60] = (0, 114, 178)
+    png = io.BytesIO()
+    Image.fromarray(picture).save(png, "png")
+    small = np.asarray(Image.open(io.BytesIO(figures._small(png))).convert("RGB")).astype(int)
+    assert np.abs(small - picture).max() < 20

@@ -92,8 +92,9 @@ ARMS = tuple(
     {
         item.name: item
         for item in (
-            *TRIAL,
-            Candidate("paper, matched", "paper", "match"),
+            TRIAL[0],
+            Candidate("paper, matched", "paper", "match"),  # in a GRU the next ones are this one
+            *TRIAL[1:],
             Candidate("cell", "cell"),
             Candidate("sonnet", "sonnet"),
             Candidate("RMS", "paper", "1", "rms"),

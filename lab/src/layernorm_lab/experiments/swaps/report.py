@@ -200,7 +200,7 @@ def _verdicts(item: Round, by_task: ByTask) -> list[Table]:
         "the 95 % interval over paired seeds; negative: worse. In a GRU and an RNN paper stands for formulas that are "
         "not defined there."
         + " Each comparison counts by itself." * item.alone
-        + " x 4: at four times the program's rate, the best one of its kind by validation." * (len(item.rates) > 1)
+        + " x 4: the arm is at four times the program's rate, its best one by validation." * (len(item.rates) > 1)
     )
     rows = []
     for task, arms in by_task.items():
