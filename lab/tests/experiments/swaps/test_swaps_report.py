@@ -110,17 +110,22 @@ def test_an_rnn_has_one_formula(whole):
 
 
 def test_an_arm_outside_the_trial_is_neither_judged_nor_counted(tmp_path):
-    """Holm's procedure is over the trial's arms: a chance of 1.3 % decides among three, not among eight."""
+    """Holm's procedure is over the trial's arms, of which there are four at most, and over those that have runs."""
     for seed, better in zip(TRIAL_SEEDS, (1.0, 1.8, 2.4, 0.5, 1.3), strict=True):
         write(tmp_path, "words", 4.0, (seed,), **PLAIN)
         write(tmp_path, "words", 4.0 - 0.1 * better, (seed,), **PAPER)
+    for seed, worse in zip(TRIAL_SEEDS, (1.0, 1.4, 0.6, 1.1, 0.9), strict=True):
+        write(tmp_path, "words", 4.0 + 0.1 * worse, (seed,), **MATCHED)
     write(tmp_path, "words", 3.0, formula="kiros")
     write(tmp_path, "words", 3.0, PILOT_SEEDS, formula="cell")
     report = report_of(tmp_path)
-    assert report.tables[0].columns == ["task", "family", "plain", "forget bias 1", "paper"]
+    assert report.tables[0].columns == ["task", "family", "plain", "forget bias 1", "paper", "cell, matched"]
     (curves,) = report.figures
-    assert [curve.label for curve in curves.rows[0][0].curves] == ["plain", "paper"]  # no pilot beside the trial
-    assert report.tables[0].rows[0][4].startswith("ahead 0.14")
+    labels = [curve.label for curve in curves.rows[0][0].curves]
+    assert labels == ["plain", "paper", "cell, matched"]  # no pilot beside the trial
+    paper, matched = report.tables[0].rows[0][4:]
+    assert paper.startswith("ahead 0.14")  # a chance of 1.3 %, of two comparisons the less clear
+    assert matched.startswith("behind")
 
 
 def test_figures_have_a_panel_for_each_task(whole):

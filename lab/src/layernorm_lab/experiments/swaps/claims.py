@@ -137,7 +137,7 @@ class Round:
     alone: bool = False
 
 
-TRIED = Round("At the programs' own settings", CHOOSING_TASKS, TRIAL)
+TRIED = Round("At the programs' own settings", CHOOSING_TASKS, (*TRIAL, CHOSEN[0]))
 CHOOSING = Round("The choice of candidates", CHOOSING_TASKS, CHOICE, alone=True)
 CONFIRMING = Round("The confirmation, by test cases", CONFIRMING_TASKS, (TRIAL[0], *CHOSEN))
 ROUNDS = (

@@ -87,14 +87,14 @@ def _length(run: Run) -> tuple[int, float]:
 
 
 def rule_on(task: TaskName, item: Round, runs: Sequence[Run]) -> dict[str, Against]:
-    """Rules on the claims about a task of every arm of a round. Holm's procedure counts each claim once, but none over
-    a plain network of which there are no runs."""
+    """Rules on the claims about a task of every arm of a round. Holm's procedure counts each claim once, but none about
+    an arm or a plain network of which there are no runs."""
     claims = claims_of(task, item)
     once: list[Claim] = []
     for claim in (claim for of_arm in claims.values() for claim in of_arm):
         if all(claim.arms != other.arms for other in once):
             once.append(claim)
-    known = [claim for claim in once if claim.trial.runs(claim.behind, runs)]
+    known = [claim for claim in once if all(claim.trial.runs(arm, runs) for arm in claim.arms)]
     decided = [decide([claim], runs)[0] for claim in known] if item.alone else decide(known, runs)
     ruled = [_at_chosen_rates(ruling, runs) for ruling in decided]
     ruled += [decide([claim], [])[0] for claim in once if claim not in known]
