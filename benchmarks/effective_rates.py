@@ -29,7 +29,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from accelerate import Accelerator
 from layernorm.nn._normalised import Normalised
-from layernorm_lab.experiments.swaps.claims import CHOOSING, CONFIRMING, TRIED, family
+from layernorm_lab.experiments.swaps.claims import CHOICE, CHOOSING, CONFIRMING, TRIAL, TRIED, family
 from layernorm_lab.experiments.swaps.config import Config
 from layernorm_lab.experiments.swaps.experiment import load_task, swaps_task
 from layernorm_lab.experiments.swaps.program import TaskName
@@ -38,7 +38,7 @@ from layernorm_lab.experiments.swaps.report import rule_on, style_of
 from layernorm_lab.report.judge import AHEAD, BEHIND, EQUAL, UNDECIDED
 from layernorm_lab.report.summary import read_summary
 
-ARMS = {item.name: item for item in (*TRIED.arms, *CHOOSING.arms)}
+ARMS = {item.name: item for item in (*TRIAL, *CHOICE)}
 GROUPS = ("matrices", "gains", "biases")
 MARKERS = {AHEAD: "^", BEHIND: "v", EQUAL: "s", UNDECIDED: "."}
 

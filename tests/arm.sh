@@ -116,7 +116,7 @@ packages() {
     for minor in {17..36}; do platforms+=(--platform "manylinux_2_${minor}_aarch64"); done
     PIP_CONSTRAINT=/dev/null ${PYTHON:-python3} -m pip install --no-compile --target "$here/site" "${platforms[@]}" \
         --platform manylinux2014_aarch64 --only-binary :all: --python-version 3.11 \
-        "torch==$(sed -n 's/^OLDEST = "\(.*\)"/\1/p' src/layernorm/_torch.py).0" numpy pytest pytest-timeout pytest-xdist hypothesis
+        "torch==$(sed -n 's/^OLDEST = "\(.*\)"/\1/p' src/layernorm/_torch.py).0" numpy pytest pytest-timeout pytest-xdist hypothesis scikit-learn
     echo "import sys; sys.executable = '$here/python'" > "$here/site/sitecustomize.py"
     touch "$here/.packages"
     "$here/python" -c "import torch; print('PyTorch', torch.__version__)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,17 +16,24 @@ SILENCE = 5.0
 def waiting(what: str) -> Iterator[None]:
     """Says what is waited for, such as "loading PyTorch", inside the ``with``: at once on a terminal, which is cleaned
     afterwards. In a file or a pipe it is a line for every `SILENCE` seconds."""
-    text, over = f"{what} ...", threading.Event()
-    if sys.stderr.isatty():
-        print(text, end="", file=sys.stderr, flush=True)
-    else:
-        threading.Thread(target=_tell, args=(text, over), daemon=True).start()
-    try:
+    text = f"{what} ..."
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # of torchrun's processes the first one speaks
         yield
-    finally:
-        over.set()
-        if sys.stderr.isatty():
+    elif sys.stderr.isatty():
+        print(text, end="", file=sys.stderr, flush=True)
+        try:
+            yield
+        finally:
             print(f"\r{' ' * len(text)}\r", end="", file=sys.stderr, flush=True)
+    else:
+        over = threading.Event()
+        teller = threading.Thread(target=_tell, args=(text, over), daemon=True)
+        try:
+            teller.start()
+            yield
+        finally:
+            over.set()
+            teller.join()
 
 
 def _tell(text: str, over: threading.Event) -> None:

@@ -196,7 +196,7 @@ def _verdicts(item: Round, by_task: ByTask) -> list[Table]:
     names = _known(item, by_task)
     note = (
         "Plain: the means of the number that is compared, with torch's forget bias and with 1. Others: the verdict "
-        "against the better plain network, and by how much the arm is better than the one that is nearer to it, with "
+        "against the better plain network, and by how much the arm is better than that one, with "
         "the 95 % interval over paired seeds; negative: worse. In a GRU and an RNN paper stands for formulas that are "
         "not defined there."
         + " Each comparison counts by itself." * item.alone
@@ -204,11 +204,15 @@ def _verdicts(item: Round, by_task: ByTask) -> list[Table]:
     )
     rows = []
     for task, arms in by_task.items():
-        plains = {}
+        plains: dict[str, str] = {}
+        seeds: dict[str, int] = {}  # of the mean that is shown: arms that are not done have fewer pairs
         for name in names:
             for ruling in arms[name].known:
-                at = f", x {ruling.rates[1]:g}" if len(item.rates) > 1 else ""
-                plains[ruling.claim.behind.options["forget_bias"]] = ruling.claim.measure.shown(ruling.means[1]) + at
+                bias = ruling.claim.behind.options["forget_bias"]
+                if len(ruling.pairs) >= seeds.get(bias, 0):
+                    seeds[bias] = len(ruling.pairs)
+                    at = f", x {ruling.rates[1]:g}" if len(item.rates) > 1 else ""
+                    plains[bias] = ruling.claim.measure.shown(ruling.means[1]) + at
         shown = [plains.get(bias, "-") for bias in ("torch", "1")]
         rows.append([task, family(task), *shown, *(_cell(item, arms[name]) for name in names)])
     return [Table(item.title, ["task", "family", "plain", "forget bias 1", *names], rows, note)] if names else []
