@@ -129,8 +129,12 @@ step "doctor" "$here/python" -m layernorm doctor --check
 [ "$part" != short ] || exit 0
 
 export CXX=$compiler PYTHONPATH=tests
-# QEMU ends where a process with threads forks, and gives a program memory that no machine has.
+# QEMU ends where a process with threads forks, and gives a program memory that no machine has. PyTorch itself has no LSTM
+# in float16 there, and its int8 does not know the emulated processor.
 step "tests" "$here/python" -m pytest -q -m 'not long' -o timeout=3000 --numprocesses "$(nproc)" \
     --deselect tests/native/test_library.py::test_fork_after_use \
     --deselect tests/native/test_plan.py::test_a_result_that_no_memory_has_room_for_is_an_error \
-    --deselect tests/native/test_plan.py::test_no_memory_for_the_result_of_a_norm ${TESTS:-tests/native tests/nn}
+    --deselect tests/native/test_plan.py::test_no_memory_for_the_result_of_a_norm \
+    --deselect "tests/nn/test_autocast.py::test_types_are_those_of_the_table_and_torchs[torch.float16]" \
+    --deselect tests/nn/test_portable.py::test_quantize_dynamic_leaves_these_modules_alone \
+    --deselect tests/nn/test_quantize.py::test_torchs_quantisation_of_the_rest ${TESTS:-tests/native tests/nn}
