@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-SILENCE = 5.0
+SILENCE = 3.0
 """Seconds after which a file or a pipe gets a line."""
 
 
