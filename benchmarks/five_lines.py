@@ -89,7 +89,7 @@ def draw(path: Path, ends: dict[str, list[list[float]]]) -> None:
     axes.legend(fontsize=14, frameon=False, loc="upper center")
     output = io.BytesIO()
     figure.savefig(output, dpi=200)
-    Image.open(output).convert("RGB").quantize(64, Image.Quantize.MAXCOVERAGE).save(path, "png", optimize=True)
+    Image.open(output).convert("RGB").quantize(64).save(path, "png", optimize=True)
     print(f"wrote {path}, {path.stat().st_size // 1000} kB")
 
 
