@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -81,11 +82,16 @@ def _legend(whole: Canvas, curves: dict[str, Artist], columns: int) -> None:
 def _small(png: io.BytesIO, colours: Iterable[str]) -> bytes:
     """Reduces the picture to 64 colours and these, the curves', which take a third of the bytes. Among the 64 alone a
     short curve could have the colour of another."""
-    picture, palette = Image.open(png).convert("RGB"), Image.new("P", (1, 1))
+    picture = Image.open(png).convert("RGB")
     given = [channel for colour in colours for channel in ImageColor.getrgb(colour)]
-    palette.putpalette([*(picture.quantize(64).getpalette() or []), *given])
-    output = io.BytesIO()
-    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(output, "png", optimize=True)
+    palette = np.array([*(picture.quantize(64).getpalette() or []), *given], np.int32).reshape(-1, 3)
+    numbers = np.asarray(picture, np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
+    seen, places = np.unique(numbers, return_inverse=True)
+    apart = np.stack([seen >> 16, seen >> 8 & 255, seen & 255], 1)[:, None] - palette
+    nearest = np.square(apart).sum(-1).argmin(-1).astype(np.uint8)
+    small, output = Image.fromarray(nearest[places].reshape(numbers.shape)), io.BytesIO()
+    small.putpalette(palette.astype(np.uint8).tobytes())
+    small.save(output, "png", optimize=True)
     return output.getvalue()
 
 
