@@ -84,7 +84,7 @@ def _small(png: io.BytesIO, colours: Iterable[str]) -> bytes:
     short curve could have the colour of another."""
     picture = Image.open(png).convert("RGB")
     given = [channel for colour in colours for channel in ImageColor.getrgb(colour)]
-    palette = np.array([*(picture.quantize(64).getpalette() or []), *given], np.int32).reshape(-1, 3)
+    palette = np.array([*(picture.quantize(64).getpalette() or [])[: 3 * 64], *given], np.int32).reshape(-1, 3)
     numbers = np.asarray(picture, np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     seen, places = np.unique(numbers, return_inverse=True)
     apart = np.stack([seen >> 16, seen >> 8 & 255, seen & 255], 1)[:, None] - palette
