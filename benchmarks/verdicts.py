@@ -32,7 +32,8 @@ from layernorm_lab import catalogue
 
 EXPERIMENTS = ("order-embeddings", "reader", "skip-thoughts", "draw", "handwriting", "mnist", "convnets")
 SECTIONS = (
-    "The paper's claims about experiments", "Claims of ours", "What hangs on a choice of ours", "Trials that have begun"
+    "The paper's claims about experiments", "Claims of ours", "What hangs on a choice of ours",
+    "Trials that are planned, or have begun",
 )  # fmt: skip
 EARLIER_PAIRS = 5
 LEVELS = {1: (0.05,), 2: (0.02, 0.03)}

@@ -65,7 +65,7 @@ def claims_tables(results: Path) -> list[Table]:
         ("The paper's claims about experiments", main, _counts(counts(_all(main)), "claims")),
         ("Claims of ours: over the whole grid of learning rates", ours, ""),
         ("The paper's claims with another choice where the paper leaves it open", choices, ""),
-        ("Trials that have begun, not counted above", begun, ""),
+        ("Trials that are planned, or have begun: not counted above", begun, ""),
     ]
     found = [_claims_of(title, _all(items), note) for title, items, note in tables if _all(items)]
     rows, verdicts = _statements(results)
@@ -173,7 +173,7 @@ def _begun(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) -> list
         "Written down before their runs, with the rule of 2026-11-25 ([both](results/trials.md)). They are not counted "
         "above."
     )
-    return ["## Trials that have begun", about, _claims_table(results, by_experiment)]
+    return ["## Trials that are planned, or have begun", about, _claims_table(results, by_experiment)]
 
 
 def _open(items: Sequence[Ruling]) -> list[str]:

@@ -270,6 +270,21 @@ def test_the_default_keeps_torchs_weights_and_biases_of_0_for_every_norm():
     assert bound == pytest.approx(1 / 64**0.5, rel=1e-2), "U(+-1 / sqrt(H))"
 
 
+def test_the_authors_cell_has_weights_and_biases_by_each_maps_inputs():
+    models = {norm: build_draw(Config(norm=norm, glimpses=2, hidden=64, initial="source"))
+              for norm in ("none", "layer", "weight")}  # fmt: skip
+    for layer, kind, inputs in (("decoder", "_ih", 100), ("decoder", "_hh", 64), ("encoder", "_ih", 72),
+                                ("posterior", "", 64), ("attention.linear", "", 64)):  # fmt: skip
+        for name in (f"weight{kind}", f"bias{kind}"):
+            values = {norm: getattr(model.get_submodule(layer), name) for norm, model in models.items()}
+            torch.testing.assert_close(values["none"], values["weight"], rtol=1e-6, atol=1e-9)
+            assert torch.equal(values["none"], values["layer"]), (layer, name)
+            assert values["none"].abs().max().item() == pytest.approx(inputs**-0.5, rel=0.1), "U(+-1 / sqrt(inputs))"
+    assert not models["layer"].decoder.bias_c.any(), "the norm's own bias is 0"
+    with pytest.raises(ValueError, match="--deviation takes the place of --initial source"):
+        Config(initial="source", deviation=0.1)
+
+
 def test_weight_norm_starts_as_the_network_without():
     x, noise = torch.rand(2, 784).round(), torch.randn(2, 2, 100)
     bounds = []

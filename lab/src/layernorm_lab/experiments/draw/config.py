@@ -25,8 +25,16 @@ class Config(TrainingConfig):
     batch_size: int = batch_option(128, "training cases")
     learning_rate: float = rate_option(1e-3)
     decay: float = decay_option()
-    deviation: float = option(
-        0.0, "standard deviation of the initial weights (0: torch's own, uniform on +-1/sqrt(units))", least=0
+    initial: Literal["torch", "source"] = option(
+        "torch",
+        "initial weights: torch's own, uniform on +-1/sqrt(units), with biases of 0; or those of the authors' cell, "
+        "uniform on +-1/sqrt(inputs) for each linear map, biases too",
     )
+    deviation: float = option(0.0, "standard deviation of normal initial weights in their place (0: none)", least=0)
     clip: float = option(10.0, "largest norm of the whole gradient", above=0)
     evaluate_every: int = option(0, "updates between evaluations (0: one epoch)", least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.deviation and self.initial == "source":
+            raise ValueError("--deviation takes the place of --initial source; give one of them")

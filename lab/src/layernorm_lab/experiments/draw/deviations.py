@@ -7,7 +7,8 @@ DEVIATIONS = (
     Deviation(
         "initial weights",
         "I",
-        "torch's own, or N(0, deviation^2) where a deviation is given; biases, states and the canvas at 0.",
+        "torch's own, or N(0, deviation^2) where a deviation is given, with biases of 0; or those of the authors' "
+        "cell. States and the canvas at 0.",
     ),
     Deviation("clipping", "I", "the whole gradient is cut to norm {clip}; the paper states no clipping."),
     Deviation(

@@ -228,9 +228,10 @@ def reconstruction(canvas: Tensor, x: Tensor) -> Tensor:
 
 
 def build_draw(config: Config) -> DRAW:
-    """Builds the network with initial weights N(0, deviation^2), or torch's own for a deviation of 0. The biases are 0.
+    """Builds the network with its initial weights. One seed gives the same weights whatever the norm.
 
-    One seed gives the same weights whatever the norm.
+    `initial="torch"`: torch's own weights, or N(0, deviation^2) where a deviation is given, and biases of 0.
+    `"source"`: each linear map has weights and biases from U(+-1/sqrt(inputs)), as in the authors' cell.
     """
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))
@@ -245,8 +246,19 @@ def build_draw(config: Config) -> DRAW:
                     nn.init.normal_(parameter, 0, config.deviation)
             elif kind.startswith("bias"):
                 nn.init.zeros_(parameter)
+        if config.initial == "source":
+            _draw_source(model)
         for name, gain in model.named_parameters():
             if name.endswith("original0"):  # original0 is its gain: the length of the direction
                 direction = model.get_parameter(f"{name[:-1]}1")
                 gain.data.copy_(direction.detach().norm(dim=1, keepdim=True))
     return model
+
+
+def _draw_source(model: nn.Module) -> None:
+    """Draws the weights and biases of each linear map from U(+-1/sqrt(its inputs))."""
+    for name, weight in model.named_parameters():
+        if weight.dim() == 2 and not name.endswith("original0"):
+            linear = name.replace("parametrizations.", "").removesuffix(".original1")
+            for parameter in (weight, model.get_parameter(linear.replace("weight", "bias"))):
+                nn.init.uniform_(parameter, -(weight.shape[1] ** -0.5), weight.shape[1] ** -0.5)
