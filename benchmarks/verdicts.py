@@ -123,6 +123,8 @@ def curve(measure: Any, arm: Any, run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Updates, and the metric there, signed so that lower is better."""
     names = ("update", arm.prefix + measure.metric)
     updates, values = (np.array(run["records"].get(name, []), dtype=float) for name in names)  # None becomes NaN
+    if getattr(measure, "log", False):
+        values = np.log(np.maximum(values, 1e-7))
     return updates, -values if measure.rising else values
 
 
@@ -142,7 +144,7 @@ def number(measure: Any, arm: Any, run: Run, updates: float = 0) -> Number:
         if len(values) == 0 or not np.isfinite(values).all():
             raise LackError(f"{arm.name} has no finite {measure.metric}")
         if kind == "UpdatesToGoal":
-            goal = -measure.goal if measure.rising else measure.goal
+            goal = -measure.goal if measure.rising else math.log(measure.goal) if measure.log else measure.goal
             k = int(np.argmax(values <= goal)) if (values <= goal).any() else -1
             if k > 0:
                 return Number(math.log(np.interp(goal, values[[k, k - 1]], at[[k, k - 1]])))
@@ -150,7 +152,7 @@ def number(measure: Any, arm: Any, run: Run, updates: float = 0) -> Number:
             last = math.inf if k == 0 else last
         else:
             best = kind == "Robustness" or measure.best
-            value, bound = measure.scale * float(values.min() if best else values[-1]), False
+            value, bound = measure.scale * float(values.min() if best else values[-measure.last :].mean()), False
     if last < updates:
         raise LackError(f"{arm.name} ended after {last} of {updates} updates")
     if not math.isfinite(value):
@@ -180,7 +182,7 @@ def scores(measure: Any, arm: Any, runs: Runs, rates: Sequence[float], seeds: Se
         except LackError as lack:
             if "ended after" in str(lack):
                 raise
-    return np.array([score(measure, arm, [runs[rate, seed] for seed in seeds]) for rate in rates])
+    return np.array([score(measure, arm, [runs[rate, seed] for seed in seeds]) for rate in rates]).round(9)
 
 
 def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
@@ -190,7 +192,8 @@ def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
     rates = np.array(trial.rates)
     for options, keep in rungs:
         means = scores(measure, arm, runs_of(arm, trial, runs, options), list(rates), trial.pilot)
-        if np.isinf(means).all() or (np.ptp(means[np.isfinite(means)]) == 0 and np.isfinite(means).all()):
+        unreached = type(measure).__name__ == "UpdatesToGoal" and np.isfinite(means).all() and np.ptp(means) == 0
+        if np.isinf(means).all() or unreached:
             raise LackError(f"all rates of {arm.name} are alike")
         best = float(rates[int(np.argmin(means))])
         if best in (trial.rates[0], trial.rates[-1]):
@@ -205,18 +208,29 @@ def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
 
 
 def with_goal(claim: Any, rate: float, runs: Sequence[Run]) -> Any:
-    """The claim's measure, its goal half of the way that the baseline's pilot falls."""
+    """The claim's measure, its goal half of the way that the baseline falls: in the pilot, or, where the last rung has
+    options of its own, in the seeds of the first look."""
     measure, arm, trial = claim.measure, claim.behind, claim.trial
-    if type(measure).__name__ != "UpdatesToGoal" or not measure.by_pilot:
+    if type(measure).__name__ != "UpdatesToGoal" or not measure.by_formula:
         if getattr(measure, "goal", 0) is None:
             raise LackError("the goal is not fixed")
         return measure
-    of_pilot = runs_of(arm, trial, runs, trial.plan.rungs[-1].options)
-    lines = [curve(measure, arm, of_pilot[rate, seed])[1] for seed in trial.pilot]
-    first, best = np.mean([line[0] for line in lines]), np.mean([line.min() for line in lines])
-    goal = math.sqrt(first * best) if measure.log else (first + best) / 2
-    fields = {**vars(measure), "goal": -goal if measure.rising else goal}
+    whole, plan = runs_of(arm, trial, runs), trial.plan
+    seeds = plan.seeds[: plan.looks[0]] if plan.rungs[-1].options else trial.pilot
+    if missing := [seed for seed in seeds if (rate, seed) not in whole]:
+        raise LackError(f"the goal needs {len(missing)} more runs of {arm.name}")
+    lines = [curve(measure, arm, whole[rate, seed])[1] for seed in seeds if not diverged(whole[rate, seed])]
+    lines = [line for line in lines if len(line) and np.isfinite(line).all()]
+    if not lines:
+        raise LackError(f"no run of {arm.name} gives a goal")
+    half = (np.mean([line[0] for line in lines]) + np.mean([line.min() for line in lines])) / 2
+    fields = {**vars(measure), "goal": -half if measure.rising else math.exp(half) if measure.log else half}
     return type(measure)(**fields)
+
+
+def counts(trial: Any, seed: int) -> bool:
+    """Whether a pair of this seed counts."""
+    return seed in trial.plan.seeds if trial.plan else seed not in trial.pilot
 
 
 def at_best_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
@@ -225,12 +239,12 @@ def at_best_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarr
     if len(trial.rates) == 1:
         rates = [trial.rates[0]] * 2
     else:
-        if getattr(claim.measure, "goal", 0) is None and not claim.measure.by_pilot:
+        if getattr(claim.measure, "goal", 0) is None and not claim.measure.by_formula:
             raise LackError("the goal is not fixed")
         rates = [chosen_rate(claim, arm, runs) for arm in arms]
     measure = with_goal(claim, rates[1], runs)
     sides = [
-        {seed: run for (at, seed), run in runs_of(arm, trial, runs).items() if at == rate and seed not in trial.pilot}
+        {seed: run for (at, seed), run in runs_of(arm, trial, runs).items() if at == rate and counts(trial, seed)}
         for arm, rate in zip(arms, rates, strict=True)
     ]
     differences, bounds = [], []
@@ -274,7 +288,9 @@ def looks_of(trial: Any, robust: bool) -> tuple[int, ...]:
 def examine(claim: Any, runs: Sequence[Run]) -> Finding:
     """A claim by itself: its pairs."""
     robust = type(claim.measure).__name__ == "Robustness"
-    used = [run for arm in (claim.ahead, claim.behind) for run in runs_of(arm, claim.trial, runs).values()]
+    rungs = [rung.options for rung in claim.trial.plan.rungs] if claim.trial.plan else []
+    used = [run for arm in (claim.ahead, claim.behind) for options in ({}, *rungs)
+            for run in runs_of(arm, claim.trial, runs, options).values()]  # fmt: skip
     try:
         if len({run["data"].get("fingerprint") for run in used}) > 1:
             raise LackError("the runs were made on several data sets")

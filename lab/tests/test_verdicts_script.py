@@ -254,7 +254,7 @@ def planned(kind, generator):
     chosen = Value("valid_bound", "bound")
     measure = {
         "UpdatesToGoal": UpdatesToGoal(
-            "valid_bound", "a bound", chosen, by_pilot=True, log=bool(generator.integers(2))
+            "valid_bound", "a bound", chosen, by_formula=True, log=bool(generator.integers(2))
         ),
         "Value": Value("test_bound", "test", chosen, margin=1.0),
         "Kept": Kept("kept_update", "updates", chosen),

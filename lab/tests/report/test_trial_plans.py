@@ -117,7 +117,7 @@ def test_a_best_rate_at_an_end_asks_both_arms_for_one_more(scores, beyond):
 def test_goals_are_shares_of_the_fall_of_the_baselines_pilot():
     """The baseline's pilot falls from 1.0 to 0.5, so that the goals are 0.875, 0.75 and 0.625. Straight lines from
     (10, 1.0) over (20, 0.9) to (30, 0.5) reach 0.75 at 23.75, to (30, 0.1) at 21.875."""
-    claim = dataclasses.replace(LOSS, measure=UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_pilot=True))
+    claim = dataclasses.replace(LOSS, measure=UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_formula=True))
     ruling = one(claim, [*PILOTS, *pairs(0.1 + SPREAD, 0.5 + 0 * SPREAD)])
     assert ruling.claim.measure.goal == pytest.approx(0.75)
     assert [item.claim.measure.goal for item in ruling.others] == pytest.approx([0.875, 0.625])
@@ -132,10 +132,56 @@ def test_goals_are_shares_of_the_fall_of_the_baselines_pilot():
 
 def test_goals_of_a_loss_that_falls_over_powers_of_ten_and_of_a_rising_recall():
     curves = [[-10.0, -60.0, -90.0], [-20.0, -70.0, -110.0]]  # as `values` returns a rising metric
-    rising = UpdatesToGoal("recall", "a recall", rising=True, by_pilot=True).with_goal(0.25, curves)
+    rising = UpdatesToGoal("recall", "a recall", rising=True, by_formula=True).with_goal(0.25, curves)
     assert rising.goal == pytest.approx(15 + 0.25 * 85)
-    fallen = UpdatesToGoal("loss", "a loss", log=True, by_pilot=True).with_goal(0.5, [[1.0, 1e-4, 2e-4]])
+    falling, it = UpdatesToGoal("loss", "a loss", log=True, by_formula=True), run("none", 0.002, 0, 1.0, 1e-4, 2e-4)
+    fallen = falling.with_goal(0.5, [falling.values(it, "loss")])
     assert fallen.goal == pytest.approx(1e-2)
+    assert fallen.value(it, "loss") == pytest.approx(math.log(15)), "on the line between logarithms"
+    ended = run("none", 0.002, 0, 1e-1, 0.0)
+    assert falling.with_goal(0.5, [falling.values(ended, "loss")]).goal == pytest.approx(1e-4), "0 counts as 1e-7"
+
+
+def test_a_shorter_pilot_leaves_the_goals_to_the_baselines_runs_of_the_first_look():
+    """The pilot's runs of two evaluations fall from 1.0 to 0.9, the pairs' baselines from 1.0 to 0.5: the goal is 0.75,
+    reached at 23.75. Seed 15 is on no list and counts nowhere. There is no check, as no pair has a rate to choose."""
+    plan = dataclasses.replace(PLAN, rungs=(Rung({"epochs": 1}),), looks=(5, 10))
+    trial = dataclasses.replace(TRIAL, options={"epochs": 3}, plan=plan)
+    claim = dataclasses.replace(
+        LOSS, trial=trial, measure=UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_formula=True)
+    )
+    short = [run(item.config["norm"], item.config["learning_rate"], item.config["seed"], 1.0,
+                 item.records[-1]["loss"] + 0.4, epochs=1) for item in PILOTS]  # fmt: skip
+    whole = [dataclasses.replace(item, config={**item.config, "epochs": 3})
+             for item in pairs(0.1 + SPREAD, 0.5 + 0 * SPREAD, seeds=(15, *PLAN.seeds))]  # fmt: skip
+    ruling = one(claim, [*short, *whole])
+    assert ruling.claim.measure.goal == pytest.approx(0.75)
+    assert (ruling.seeds, ruling.check) == ([20, 21, 22, 23, 24], None)
+    some = [item for item in whole if item.config["seed"] not in (24, 25, 26, 27, 28, 29)]
+    assert one(claim, [*short, *some]).lacking == ("5 of 5 paired seeds",)
+
+
+def test_rates_with_one_score_leave_the_lower_one_and_all_diverged_lack_a_choice():
+    plan = dataclasses.replace(PLAN, rungs=(Rung({"epochs": 1}, keep=2), Rung()))
+    claim = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, options={"epochs": 4}, plan=plan))
+    firsts = [dataclasses.replace(item, config={**item.config, "epochs": 1}) for item in PILOTS]
+    scores = {(0.002, 0): 0.1, (0.002, 1): 0.7, (0.004, 0): 0.7, (0.004, 1): 0.1}
+    seconds = [run(norm, rate, seed, 1.0, 0.9, score, epochs=4)
+               for norm in ("layer", "none") for (rate, seed), score in scores.items()]  # fmt: skip
+    assert one(claim, [*firsts, *seconds]).rates == (0.002, 0.002)
+    lost = [dataclasses.replace(item, result={"update": 30, "diverged": 20}) for item in seconds]
+    assert one(claim, [*firsts, *lost]).lacking[0].startswith("a pilot in which the rates of layer norm differ")
+
+
+def test_a_rung_on_other_data_is_refused():
+    plan = dataclasses.replace(PLAN, rungs=(Rung({"epochs": 1}),))
+    claim = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, options={"epochs": 3}, plan=plan))
+    other = {"data": {"fingerprint": "abc"}, "starts": [{}]}
+    short = [dataclasses.replace(item, config={**item.config, "epochs": 1}, environment=other) for item in PILOTS]
+    whole = [
+        dataclasses.replace(item, config={**item.config, "epochs": 3}) for item in pairs(0.1 + SPREAD, 0.5 + SPREAD)
+    ]
+    assert "one data set: the runs were made on 2" in one(claim, [*short, *whole]).lacking
 
 
 @pytest.mark.parametrize(
@@ -346,7 +392,7 @@ def test_the_simulated_error_is_the_level_where_the_rates_are_alike_and_more_whe
 def test_verdicts_from_a_summary_are_those_of_the_runs(tmp_path):
     """Twenty made trials with curves of up to 150 evaluations: every ruling, numbers too."""
     generator = np.random.default_rng(0)
-    speed = UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_pilot=True)
+    speed = UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_formula=True)
     over_rates = Robustness("loss", "the mean of the best loss")
     claims = [
         LOSS,

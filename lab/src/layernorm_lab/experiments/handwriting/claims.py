@@ -23,15 +23,11 @@ TRIAL = Trial(
 GAIN = dataclasses.replace(TRIAL, command=f"{TRIAL.command} --gain-init 0.3", about="initial gain 0.3")
 
 _LOWEST = Value("valid_nll", "lowest validation NLL, nats in 500 points", best=True, margin=10.0)
-_SPEED = UpdatesToGoal("valid_nll", "a validation NLL", _LOWEST, by_pilot=True, unit=" nats in 500 points")
-_PAPERS = dataclasses.replace(_SPEED, goal=-700, by_pilot=False)
-"""The curves of the paper's Figure 5 end between -700 and -900 nats."""
+_SPEED = UpdatesToGoal("valid_nll", "a validation NLL", _LOWEST, by_formula=True, unit=" nats in 500 points")
 
-_TEXT, _FIGURE = "Handwriting synthesis converges {} faster with layer norm.", "laptop/figure5.png"
+_TEXT, _FIGURE = "Handwriting synthesis converges much faster with layer norm.", "laptop/figure5.png"
 _NONE, _LAYER, _GAIN = Arm("none"), Arm("layer", {"gain_init": 1.0}), Arm("layer", {"gain_init": 0.3})
 
 CLAIMS = tuple(
-    Claim(_TEXT.format(how), "6.5, Figure 5", arm, _NONE, measure, trial, _FIGURE)
-    for arm, trial in ((_LAYER, TRIAL), (_GAIN, GAIN))
-    for how, measure in (("much", _SPEED), ("to -700 nats much", _PAPERS))
+    Claim(_TEXT, "6.5, Figure 5", arm, _NONE, _SPEED, trial, _FIGURE) for arm, trial in ((_LAYER, TRIAL), (_GAIN, GAIN))
 )

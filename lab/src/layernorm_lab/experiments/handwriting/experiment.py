@@ -68,7 +68,7 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "600 updates on lines of 200 points, 64 lines to evaluate on; two seeds and four learning rates",
+            "600 updates on lines of 200 points, 64 lines to evaluate on; two seeds and five learning rates",
             claims.LAPTOP,
             {"norm": _NORMS, "learning_rate": claims.TRIAL.rates, "seed": PILOT_SEEDS},
         ),

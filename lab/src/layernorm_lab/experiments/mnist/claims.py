@@ -54,7 +54,7 @@ WHOLE = Trial(
     paper=25_800,
     hours=0.2,
     command=LARGE.command,
-    plan=Plan((Rung({"epochs": 5}, keep=2), Rung({"epochs": 20})), seeds=tuple(range(20, 25)), looks=(5,)),
+    plan=Plan((Rung({"epochs": 5}, keep=2), Rung({"epochs": 20})), seeds=tuple(range(20, 28)), looks=(5, 8)),
 )
 """Trial 4 of docs/results/trials.md, written before its runs: all of the paper's 60 epochs."""
 
@@ -62,11 +62,11 @@ HIDDEN_WHOLE = dataclasses.replace(WHOLE, about=HIDDEN_SMALL.about)
 
 SMALL_WHOLE = Trial(
     shared(Config(batch_size=4)),
-    SMALL.rates,
+    (1.5625e-5, *SMALL.rates),
     updates=825_000,
     paper=825_000,
     hours=2.1,
-    command=SMALL.command,
+    command=SMALL.command.replace("none layer batch", "layer batch").replace("3.125e-5", "1.5625e-5 3.125e-5"),
     plan=Plan((Rung({"epochs": 1}, keep=2), Rung({"epochs": 6})), seeds=(20, 21, 22), looks=(3,)),
 )
 """Trial 8 of docs/results/trials.md, written before its runs."""
@@ -80,15 +80,15 @@ TEST = Value("test_error", "test error, %", chosen=Value("valid_error", "validat
 TEST_HIDDEN = dataclasses.replace(TEST, margin=0.35)
 ENDED = Value("train_nll", "training NLL after the epoch, nats", margin=0.01, digits=3)
 
-LEAST = Value("valid_error", "lowest validation error, %", best=True, scale=100)
-ENDS_LOWER = Value("test_error", "test error over the last five epochs, %", LEAST, last=5, scale=100, margin=0.25)
+ENDS = Value("valid_error", "validation error over the last three epochs, %", last=3, scale=100)
+ENDS_LOWER = Value("test_error", "test error over the last three epochs, %", ENDS, last=3, scale=100, margin=0.27)
 WHOLE_MEASURES = {
     "converges faster than {}, in training NLL": UpdatesToGoal(
-        "train_nll", "a training NLL", Value("train_nll", "lowest training NLL", best=True), by_pilot=True, log=True,
+        "train_nll", "a training NLL", Value("train_nll", "lowest training NLL", best=True), by_formula=True, log=True,
         unit=" nats",
     ),
     "converges faster than {}, in validation error": UpdatesToGoal(
-        "valid_error", "a validation error", LEAST, by_pilot=True, unit=" %", scale=100
+        "valid_error", "a validation error", ENDS, by_formula=True, unit=" %", scale=100
     ),
     "has a lower test error than {}": ENDS_LOWER,
 }  # fmt: skip
@@ -138,7 +138,7 @@ CLAIMS = (
     # trial 8
     *(
         Claim(f"Over 60 epochs at batch size 4 layer norm has a lower test error than {named}.", "6.6, Figure 6",
-              LAYER, arm, ENDS_LOWER, SMALL_WHOLE)
+              LAYER, arm, dataclasses.replace(ENDS_LOWER, margin=0.35), SMALL_WHOLE)
         for arm, named in ((BATCH, "batch norm"), (EXACT, "batch norm with its exact statistics"))
     ),
 )  # fmt: skip

@@ -61,5 +61,5 @@ CLAIMS = (
           "6.1, Figure 1", _LAYER, _NONE, Kept("kept_update", "updates to the best model on validation data", _KEPT),
           CONVERGED),
     Claim("Layer norm's order embeddings, trained to their end, train faster.", "6.1, Figure 1", _LAYER, _NONE,
-          UpdatesToGoal(_RECALL, "a validation recall (sum of R@K)", _KEPT, True, by_pilot=True), CONVERGED),
+          UpdatesToGoal(_RECALL, "a validation recall (sum of R@K)", _KEPT, True, by_formula=True), CONVERGED),
 )  # fmt: skip

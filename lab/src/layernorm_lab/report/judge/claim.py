@@ -90,6 +90,11 @@ class Trial:
         """The seeds of the pairs, as they are planned."""
         return self.plan.seeds if self.plan else TRIAL_SEEDS
 
+    def pairs_with(self, seed: int) -> bool:
+        """Tells whether runs with a seed count as a pair: with those of a plan, or, without one, all but the
+        pilot's."""
+        return seed in self.plan.seeds if self.plan else seed not in self.pilot
+
 
 @dataclass(frozen=True)
 class Claim:

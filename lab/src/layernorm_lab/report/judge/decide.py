@@ -12,7 +12,7 @@ from ...runs.folder import Run
 from ..arms import RATE, Arm
 from .claim import LEVELS, SEEDS, Claim
 from .measure import Robustness
-from .pilot import Missing, Pilot, Places, by_place, choose, ended_early, goals, kept, last_rung, scores
+from .pilot import Missing, Pilot, Places, by_place, choose, ended_early, goals, kept, scores
 from .ruling import LEVEL, UNDECIDED, VERDICTS, Ruling, capital, counted
 
 _VERDICTS = (
@@ -81,7 +81,7 @@ def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     ruling = _paired(claim, of_arms, pilots, lacking, missing)
     others = [_paired(dataclasses.replace(claim, measure=item), of_arms, pilots, lacking, missing)
               for item in measures[::2]]  # fmt: skip
-    check = None if lacking else _check(claim, of_arms, runs)
+    check = None if lacking or not claim.measure.known else _check(claim, of_arms, pilots)
     return dataclasses.replace(ruling, others=tuple(others), check=check)
 
 
@@ -92,12 +92,10 @@ def _paired(
     measure, trial = claim.measure, claim.trial
     first, second = (pilot.rate for pilot in pilots)
     lacking, missing = [*lacking], {*missing}
-    pairs: dict[int, Pair] = {}
-    if not measure.open() and first is not None and second is not None:
-        sides = [{seed: run for (rate, seed), run in places.items() if rate == best and seed not in trial.pilot}
-                 for places, best in zip(of_arms, (first, second), strict=True)]  # fmt: skip
-        pairs, lost = _pairs(claim, sides)
-        lacking += lost
+    sides = [{seed: run for (rate, seed), run in places.items() if rate == best and trial.pairs_with(seed)}
+             for places, best in zip(of_arms, (first, second), strict=True)]  # fmt: skip
+    pairs, lost = _pairs(claim, sides) if measure.known else ({}, [])
+    lacking += lost
     count = next((look for look in claim.looks if look > len(pairs)), 0)
     if len(pairs) < claim.looks[0]:
         lacking.append(f"{count - len(pairs)} of {count} paired seeds")
@@ -133,23 +131,21 @@ def _pairs(claim: Claim, sides: Sequence[Mapping[int, Run]]) -> tuple[dict[int, 
     return pairs, lacking
 
 
-def _check(claim: Claim, of_arms: Sequence[Places], runs: Sequence[Run]) -> Ruling | None:
-    """Pairs both arms with each seed's rates chosen by the other seeds that have all rates of the last rung."""
+def _check(claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot]) -> Ruling | None:
+    """Pairs both arms with each seed's rates chosen by the other seeds that have all rates of the last rung. There is
+    no check where that rung's runs are shorter than the trial's: the other seeds have no such runs."""
     trial = claim.trial
-    if len(trial.rates) == 1:
+    if len(trial.rates) == 1 or (trial.plan and trial.plan.rungs[-1].options):
         return None
-    options, grids = last_rung(trial.plan).options, []
-    tried = [by_place(claim, arm, runs, options)[0] for arm in claim.arms]
-    for places in tried:
-        grids.append([rate for rate in trial.rates if all((rate, seed) in places for seed in trial.pilot)])
+    grids = [pilot.rates for pilot in pilots]
     whole = [{seed for _, seed in places if all((rate, seed) in places for rate in grid)}
-             for places, grid in zip(tried, grids, strict=True)]  # fmt: skip
+             for places, grid in zip(of_arms, grids, strict=True)]  # fmt: skip
     known = sorted(set.intersection(*whole))
     pairs: dict[int, Pair] = {}
     for seed in sorted({seed for _, seed in of_arms[0]} & {seed for _, seed in of_arms[1]}):
         others = [item for item in known if item != seed]
         chosen = [_chosen(claim, arm, places, grid, others)
-                  for arm, places, grid in zip(claim.arms, tried, grids, strict=True)]  # fmt: skip
+                  for arm, places, grid in zip(claim.arms, of_arms, grids, strict=True)]  # fmt: skip
         found = [places.get((rate, seed)) for places, rate in zip(of_arms, chosen, strict=True)]
         if others and all(found):
             pairs |= _pairs(claim, [{seed: run} for run in found if run])[0]
@@ -247,11 +243,14 @@ def _of_arms(claim: Claim, runs: Sequence[Run]) -> tuple[list[Places], list[str]
     """Sorts each arm's runs by learning rate and seed. Says what is lacking because runs do not fit together."""
     of_arms: list[Places] = []
     lacking: list[str] = []
+    rungs = claim.trial.plan.rungs if claim.trial.plan else ()
+    used: list[Run] = []
     for arm in claim.arms:
         places, faults = by_place(claim, arm, runs)
         of_arms.append(places)
         lacking += faults
-    count = len({run.environment["data"].get("fingerprint") for places in of_arms for run in places.values()})
+        used += [*places.values(), *(run for rung in rungs for run in claim.trial.runs(arm, runs, rung.options))]
+    count = len({run.environment["data"].get("fingerprint") for run in used})
     if count > 1:
         lacking.append(f"one data set: the runs were made on {count}")
     return of_arms, lacking

@@ -13,7 +13,10 @@ from typing import ClassVar
 from ...runs.folder import Run
 
 SHARES = (0.25, 0.5, 0.75)
-"""The shares of the fall of the baseline's pilot at which there are goals. The claim is decided at the second."""
+"""The shares of the fall of the baseline's curve at which there are goals. The claim is decided at the second."""
+
+LEAST = 1e-7
+"""Of a metric that falls over powers of ten, lower values count as this one."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,11 @@ class Measure(ABC):
             return f"has no {metric}"
         return "" if all(map(math.isfinite, self.values(run, metric))) else f"has a {metric} that is not finite"
 
+    @property
+    def known(self) -> bool:
+        """Whether a run's number can be computed."""
+        return True
+
     def open(self) -> str:
         """Says what must be fixed before a trial can be run; empty if nothing."""
         return ""
@@ -112,19 +120,26 @@ class UpdatesToGoal(_Updates):
     that one. This makes the difference smaller than it is, so that two arms are not called equal if it happens.
 
     Attributes:
-        goal: a value of the metric. None: it is computed from the pilot, or not fixed yet.
-        by_pilot: whether goals are computed from the pilot, as shares of its baseline's fall.
-        log: whether that fall is one of the logarithm.
+        goal: a value of the metric. None: it is computed, or not fixed yet.
+        by_formula: whether goals are computed from the baseline's runs, as shares of their fall.
+        log: whether the metric falls over powers of ten: all is computed with its logarithm.
         unit, scale: the unit in which the goal is shown, with the space before it, and what the goal is multiplied by.
     """
 
     how: ClassVar[str] = "fast"
 
     goal: float | None = None
-    by_pilot: bool = False
+    by_formula: bool = False
     log: bool = False
     unit: str = ""
     scale: float = 1.0
+
+    @property
+    def known(self) -> bool:
+        return self.goal is not None
+
+    def values(self, run: Run, metric: str) -> list[float]:
+        return [self._scale(value) for value in super().values(run, metric)]
 
     def value(self, run: Run, metric: str) -> float:
         reached = self._reached(run, metric)
@@ -137,16 +152,14 @@ class UpdatesToGoal(_Updates):
         return "early" if reached <= run.records[0]["update"] else ""
 
     def open(self) -> str:
-        return "" if self.goal is not None or self.by_pilot else "a goal, which the pilot gives"
+        return "" if self.goal is not None or self.by_formula else "a goal, which the pilot gives"
 
     def with_goal(self, share: float, curves: Sequence[Sequence[float]]) -> UpdatesToGoal:
         """Returns the measure with the goal at a share of the fall of some curves, which `values` returned: from the
         mean of their first values to the mean of their best ones."""
-        sign = -1 if self.rising else 1
-        ends = (statistics.fmean(curve[0] for curve in curves), statistics.fmean(min(curve) for curve in curves))
-        start, best = (math.log(end) for end in ends) if self.log else ends
+        start, best = statistics.fmean(curve[0] for curve in curves), statistics.fmean(map(min, curves))
         goal = start + share * (best - start)
-        return dataclasses.replace(self, goal=sign * (math.exp(goal) if self.log else goal))
+        return dataclasses.replace(self, goal=math.exp(goal) if self.log else -goal if self.rising else goal)
 
     @property
     def about(self) -> str:
@@ -155,7 +168,11 @@ class UpdatesToGoal(_Updates):
     def _reached(self, run: Run, metric: str) -> float | None:
         assert self.goal is not None
         line = zip((record["update"] for record in run.records), self.values(run, metric), strict=True)
-        return first_reaching(line, -self.goal if self.rising else self.goal)
+        return first_reaching(line, self._scale(-self.goal if self.rising else self.goal))
+
+    def _scale(self, value: float) -> float:
+        """Returns what is computed with in place of a value of the metric."""
+        return math.log(max(value, LEAST)) if self.log else value
 
 
 @dataclass(frozen=True)

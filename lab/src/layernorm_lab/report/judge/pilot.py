@@ -20,13 +20,14 @@ Missing = tuple[str, str, int]
 
 
 class Pilot(NamedTuple):
-    """An arm's rate, whether its pilot chose it, what a verdict lacks in words, and the runs that must be made. Without
-    a whole pilot the rate is the only one of the arm's other runs, or None."""
+    """An arm's rate, whether its pilot chose it, what a verdict lacks in words, the runs that must be made, and the
+    rates of the last rung. Without a whole pilot the rate is the only one of the arm's other runs, or None."""
 
     rate: float | None
     chosen: bool = True
     lacking: Sequence[str] = ()
     missing: Iterable[Missing] = ()
+    rates: Sequence[float] = ()
 
 
 def by_place(
@@ -48,10 +49,10 @@ def choose(claim: Claim, arm: Arm, runs: Sequence[Run]) -> Pilot:
     """Chooses an arm's rate."""
     grid, plan = claim.trial.rates, claim.trial.plan
     if len(grid) == 1:  # nothing to choose
-        return Pilot(grid[0])
+        return Pilot(grid[0], rates=grid)
     if plan is None:
         return _by_the_earlier_rule(claim, arm, by_place(claim, arm, runs)[0])
-    rates = grid
+    rates = tried = grid
     for place, rung in enumerate(plan.rungs):
         places = by_place(claim, arm, runs, rung.options)[0]
         absent = _absent(arm, rates, claim.trial.pilot, places)
@@ -65,15 +66,17 @@ def choose(claim: Claim, arm: Arm, runs: Sequence[Run]) -> Pilot:
             return Pilot(None, False, lacking)
         if best in (grid[0], grid[-1]):
             return _beyond(claim, arm, best)
-        rates = kept(points, rung.keep)
-    return Pilot(rates[0])
+        tried, rates = rates, kept(points, rung.keep)
+    return Pilot(rates[0], rates=tried)
 
 
 def scores(
     measure: Measure, arm: Arm, places: Places, rates: Sequence[float], seeds: Sequence[int]
 ) -> dict[float, float]:
-    """Returns the score of each rate: the mean of its runs' numbers; infinity if one has none."""
-    return {rate: statistics.fmean(_score(measure, arm, places[rate, seed]) for seed in seeds) for rate in rates}
+    """Returns the score of each rate: the mean of its runs' numbers; infinity if one has none. It is rounded, so that
+    scores which are equal but for the order of the sum are equal."""
+    of_rate = {rate: [_score(measure, arm, places[rate, seed]) for seed in seeds] for rate in rates}
+    return {rate: round(statistics.fmean(values), 9) for rate, values in of_rate.items()}
 
 
 def kept(points: Mapping[float, float], count: int) -> tuple[float, ...]:
@@ -92,14 +95,18 @@ def last_rung(plan: Plan | None) -> Rung:
 
 
 def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[UpdatesToGoal, ...]:
-    """Computes the goals that the baseline's pilot gives at its rate: none if they are not its to give."""
-    measure, arm = claim.measure, claim.behind
-    if not isinstance(measure, UpdatesToGoal) or not measure.by_pilot:
+    """Computes the goals that the baseline's runs at its rate give: those of the pilot, or of the first look where the
+    pilot's runs are shorter. None if there is nothing to compute, or a run is missing."""
+    measure, arm, plan = claim.measure, claim.behind, claim.trial.plan
+    if plan is None or not isinstance(measure, UpdatesToGoal) or not measure.by_formula:
         return ()
-    places = by_place(claim, arm, runs, last_rung(claim.trial.plan).options)[0]
-    name = arm.prefix + measure.metric
-    curves = [measure.values(places[rate, seed], name) for seed in claim.trial.pilot]
-    return tuple(measure.with_goal(share, curves) for share in SHARES)
+    places, name = by_place(claim, arm, runs)[0], arm.prefix + measure.metric
+    seeds = plan.seeds[: plan.looks[0]] if plan.rungs[-1].options else claim.trial.pilot
+    if any((rate, seed) not in places for seed in seeds):
+        return ()
+    some = [places[rate, seed] for seed in seeds]
+    curves = [measure.values(run, name) for run in some if not measure.fails(run, name)]
+    return tuple(measure.with_goal(share, curves) for share in SHARES) if curves else ()
 
 
 def _absent(arm: Arm, rates: Sequence[float], seeds: Sequence[int], places: Places) -> list[Missing]:
@@ -108,11 +115,11 @@ def _absent(arm: Arm, rates: Sequence[float], seeds: Sequence[int], places: Plac
 
 def _faults(claim: Claim, arm: Arm, points: Mapping[float, float], places: Places) -> list[str]:
     """Says why the runs of a pilot choose nothing."""
-    if len(set(points.values())) == 1:
+    measure = claim.measure.chooses
+    if math.isinf(min(points.values())) or (isinstance(measure, UpdatesToGoal) and len(set(points.values())) == 1):
         return [f"a pilot in which the rates of {arm.name} differ: all diverged, or none came to the goal"]
     of_pilot = [run for (rate, seed), run in places.items() if rate in points and seed in claim.trial.pilot]
     longest = max(run.records[-1]["update"] for run in of_pilot if run.records)
-    measure = claim.measure.chooses
     return ended_early(arm, measure, of_pilot, longest)
 
 
@@ -135,7 +142,8 @@ def _beyond(claim: Claim, arm: Arm, best: float) -> Pilot:
     grid = claim.trial.rates
     edge, beyond = ("lowest", best**2 / grid[1]) if best == grid[0] else ("highest", best**2 / grid[-2])
     lacking = [f"a rate inside the grid: {arm.name} is best at the {edge}, {best:g}"]
-    return Pilot(best, True, lacking, [(item.name, f"{beyond:g}", s) for item in claim.arms for s in claim.trial.pilot])
+    missing = [(item.name, f"{beyond:g}", seed) for item in claim.arms for seed in claim.trial.pilot]
+    return Pilot(best, True, lacking, missing, grid)
 
 
 def _by_the_earlier_rule(claim: Claim, arm: Arm, places: Places) -> Pilot:
@@ -150,7 +158,7 @@ def _by_the_earlier_rule(claim: Claim, arm: Arm, places: Places) -> Pilot:
     if lacking := _faults(claim, arm, points, places):
         return Pilot(None, False, lacking)
     best = min(grid, key=lambda rate: points[rate])
-    return _beyond(claim, arm, best) if best in (grid[0], grid[-1]) else Pilot(best)
+    return _beyond(claim, arm, best) if best in (grid[0], grid[-1]) else Pilot(best, rates=grid)
 
 
 def _score(measure: Measure, arm: Arm, run: Run) -> float:

@@ -53,11 +53,12 @@ def simulated_error(claim: Claim, runs: Sequence[Run]) -> float | None:
 def _truth(claim: Claim, runs: Sequence[Run]) -> Mapping[float, tuple[float, float]] | None:
     """Returns for each rate of the last rung the mean and the deviation of the baseline's numbers."""
     trial, arm, measure = claim.trial, claim.behind, claim.measure.chooses
-    if len(trial.rates) == 1 or claim.over_rates or measure.open() or not choose(claim, arm, runs).chosen:
+    pilot = choose(claim, arm, runs)
+    if len(trial.rates) == 1 or claim.over_rates or measure.open() or not pilot.chosen:
         return None
     name = arm.prefix + measure.metric
     places = by_place(claim, arm, runs, last_rung(trial.plan).options)[0]
-    rates = [rate for rate in trial.rates if all((rate, seed) in places for seed in trial.pilot)]
+    rates = pilot.rates
     whole = {place: run for place, run in places.items() if not measure.fails(run, name)}
     values = {rate: [measure.value(run, name) for (at, _), run in whole.items() if at == rate] for rate in rates}
     known = {rate: (statistics.fmean(line), statistics.stdev(line)) for rate, line in values.items() if len(line) > 1}
