@@ -8,7 +8,7 @@ from lab_support.runs import write_digits
 from lab_support.sweeps import LOSS, SPEED, compared, runs_of_trial, write_rates
 from layernorm_lab.errors import RunError
 from layernorm_lab.report.blocks import Metric, best_tried, compare
-from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, Value, decide
+from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, Plan, Rung, Value, decide
 from layernorm_lab.report.pictures import pictures
 from layernorm_lab.runs.folder import find_runs
 
@@ -115,6 +115,22 @@ def test_a_panel_shows_the_runs_that_decide_the_claim_about_its_metric():
             "weight norm": (rate, list(PILOT_SEEDS), "the pilot's best, with the pilot's runs"),
         }
     assert (loss.rates[0], speed.rates[0]) == (0.002, 0.001)
+
+
+def test_a_pilot_of_shorter_runs_chooses_for_the_block_of_the_whole_ones():
+    plan = Plan((Rung({"epochs": 1}),), seeds=TRIAL_SEEDS, looks=(5,))
+    claim = dataclasses.replace(LOSS, trial=dataclasses.replace(LOSS.trial, options={"epochs": 3}, plan=plan))
+    of_seed = {seed: {"epochs": 1 if seed in PILOT_SEEDS else 3} for seed in (*PILOT_SEEDS, *TRIAL_SEEDS)}
+    runs = [
+        dataclasses.replace(run, config={**run.config, **of_seed[run.config["seed"]]})
+        for run in runs_of_trial()
+        if run.config["learning_rate"] == 0.002 or run.config["seed"] in PILOT_SEEDS
+    ]
+    blocks, _ = compare(runs, [claim])
+    (whole,) = (block for block in blocks if block.options["epochs"] == "3")
+    assert seeds(whole.shown(Metric("test", "", chosen="valid"))) == {
+        name: (0.002, list(TRIAL_SEEDS), "the pilot's best") for name in ("baseline", "layer norm")
+    }
 
 
 def test_a_metric_that_no_claim_is_about_has_the_rates_of_the_claim_it_goes_with():

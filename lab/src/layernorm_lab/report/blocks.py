@@ -75,11 +75,13 @@ class Block:
         options: the options in which blocks differ, with this one's values; empty if there is one block.
         arms: every arm's runs by learning rate, from low to high. They have records, or diverged before the first one.
         claims: those whose trial has runs of this configuration.
+        every: the runs of all blocks. A pilot's may be shorter than the trial's, and so in another one.
     """
 
     options: Mapping[str, str]
     arms: Mapping[Arm, Mapping[float, Group]]
     claims: Sequence[Claim] = ()
+    every: Sequence[Run] = ()
 
     @property
     def label(self) -> str:
@@ -129,13 +131,13 @@ class Block:
 
     def _shown(self, arm: Arm, metric: Metric, claim: Claim | None) -> Shown:
         by_rate = self.arms[arm]
-        rate = best_rate(claim, arm, self.runs(arm)) if claim else None
-        if claim is None or rate is None:
+        rate = best_rate(claim, arm, self.every) if claim else None
+        if claim is None or rate is None or rate not in by_rate:
             rate, how = best_tried(by_rate, metric, arm.prefix), "without a pilot, the best of those with the most runs"
             how = how if len(by_rate) > 1 else "the only one tried"
             return Shown(rate, [run for run in by_rate[rate] if run.records], how)
         runs = [run for run in claim.trial.runs(arm, by_rate[rate]) if run.records]
-        fresh = [run for run in runs if run.config["seed"] not in claim.trial.pilot]
+        fresh = [run for run in runs if claim.trial.pairs_with(run.config["seed"])]
         return Shown(rate, fresh or runs, "the pilot's best" if fresh else "the pilot's best, with the pilot's runs")
 
 
@@ -166,7 +168,7 @@ def compare(
     for values in sorted(groups, key=lambda values: [(type(value).__name__, value or 0) for value in values])[::-1]:
         own = [claim for claim in claims if any(has(run, claim.trial.options) for run in groups[values])]
         options = dict(zip(names, map(option_text, values), strict=True))
-        blocks.append(Block(options, _runs_by_arm(groups[values], prefixes), own))
+        blocks.append(Block(options, _runs_by_arm(groups[values], prefixes), own, runs))
     blocks.sort(key=lambda block: min(map(claims.index, block.claims), default=len(claims)))
     status = [*incomplete(runs), *(line for block in blocks for line in _unequal_starts(block))]
     return [block for block in blocks if any(run.records for arm in block.arms for run in block.runs(arm))], status

@@ -18,7 +18,7 @@ from .ruling import LEVEL, UNDECIDED, VERDICTS, Ruling, capital, counted
 _VERDICTS = (
     "In brackets: the 95 % interval of the mean difference. Equal: the interval is inside the margin. Ahead: the "
     "difference is not 0 at the level of 5 %, by Holm's procedure over the claims of a trial. docs/claims.md has all "
-    "claims."
+    "claims, and the rule of trials since 2026-11-25."
 )
 
 RULE = (
