@@ -15,6 +15,7 @@ TRIAL = Trial(
     paper=88_500,
     hours=0.035,
     command="layernorm run order-embeddings",
+    about="25 epochs in place of 100",
 )
 
 CONVERGED = Trial(
@@ -46,20 +47,21 @@ def _tested(kind: str, text: str, margin: float) -> Summed:
 
 CLAIMS = (
     Claim("Layer norm's order embeddings retrieve images better.", "6.1, Table 2", _LAYER, _NONE,
+          _tested("image", "images found for a caption", 3.3), CONVERGED, "laptop/figure1.png"),
+    Claim("Layer norm's order embeddings retrieve captions better.", "6.1, Table 2", _LAYER,
+          _NONE, _tested("caption", "captions found for an image", 7.6), CONVERGED, "laptop/figure1.png"),
+    Claim("Layer norm's order embeddings have their best model sooner (in the paper in 60 % of the time).",
+          "6.1, Figure 1", _LAYER, _NONE, Kept("kept_update", "updates to the best model on validation data", _KEPT),
+          CONVERGED, "laptop/figure1.png"),
+    Claim("Layer norm's order embeddings train faster.", "6.1, Figure 1", _LAYER, _NONE,
+          UpdatesToGoal(_RECALL, "a validation recall (sum of R@K)", _KEPT, True, by_formula=True), CONVERGED,
+          "laptop/figure1.png"),
+    Claim("Layer norm's order embeddings retrieve images better.", "6.1, Table 2", _LAYER, _NONE,
           _KEPT, TRIAL, "laptop/figure1.png"),
-    Claim("Layer norm's order embeddings train faster (in the paper in 60 % of the time).", "6.1, Figure 1", _LAYER,
+    Claim("Layer norm's order embeddings train faster.", "6.1, Figure 1", _LAYER,
           _NONE, UpdatesToGoal(_RECALL, "a validation recall (sum of R@K)", goal=GOAL, rising=True), TRIAL,
           "laptop/figure1.png"),
     Claim("Over all learning rates order embeddings are better with layer norm.", "ours", _LAYER, _NONE,
           Robustness(_RECALL, f"mean over the rates of the best validation recall, {_WHAT}", rising=True, digits=1,
                      margin=2.0), TRIAL, "laptop/sensitivity.png"),
-    Claim("Layer norm's order embeddings, trained to their end, retrieve images better.", "6.1, Table 2", _LAYER, _NONE,
-          _tested("image", "images found for a caption", 3.3), CONVERGED),
-    Claim("Layer norm's order embeddings, trained to their end, retrieve captions better.", "6.1, Table 2", _LAYER,
-          _NONE, _tested("caption", "captions found for an image", 7.6), CONVERGED),
-    Claim("Layer norm's order embeddings have their best model sooner (in the paper in 60 % of the time).",
-          "6.1, Figure 1", _LAYER, _NONE, Kept("kept_update", "updates to the best model on validation data", _KEPT),
-          CONVERGED),
-    Claim("Layer norm's order embeddings, trained to their end, train faster.", "6.1, Figure 1", _LAYER, _NONE,
-          UpdatesToGoal(_RECALL, "a validation recall (sum of R@K)", _KEPT, True, by_formula=True), CONVERGED),
 )  # fmt: skip
