@@ -182,7 +182,12 @@ def scores(measure: Any, arm: Any, runs: Runs, rates: Sequence[float], seeds: Se
         except LackError as lack:
             if "ended after" in str(lack):
                 raise
-    return np.array([score(measure, arm, [runs[rate, seed] for seed in seeds]) for rate in rates]).round(9)
+    return digits([score(measure, arm, [runs[rate, seed] for seed in seeds]) for rate in rates])
+
+
+def digits(values: Iterable[float]) -> np.ndarray:
+    """Scores are compared with nine digits."""
+    return np.array([float(f"{value:.9g}") for value in values])
 
 
 def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
@@ -200,10 +205,11 @@ def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
             raise LackError(f"the best rate of {arm.name}, {best:g}, is at an end of its grid")
         if trial.plan is None:
             return best
+        own = means
         if len(rates) > 2:
-            means = np.convolve(np.where(np.isinf(means), 1e300, means), np.ones(3) / 3, mode="valid")
-            rates = rates[1:-1]
-        rates = np.sort(rates[np.argsort(means, kind="stable")[:keep]])
+            means = digits(np.mean(three) for three in np.lib.stride_tricks.sliding_window_view(means, 3))
+            rates, own = rates[1:-1], own[1:-1]
+        rates = np.sort(rates[np.lexsort((own, means))[:keep]])
     return float(rates[0])
 
 

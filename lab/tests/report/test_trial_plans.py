@@ -158,19 +158,29 @@ def test_a_shorter_pilot_leaves_the_goals_to_the_baselines_runs_of_the_first_loo
     assert ruling.claim.measure.goal == pytest.approx(0.75)
     assert (ruling.seeds, ruling.check) == ([20, 21, 22, 23, 24], None)
     some = [item for item in whole if item.config["seed"] not in (24, 25, 26, 27, 28, 29)]
-    assert one(claim, [*short, *some]).lacking == ("5 of 5 paired seeds",)
+    begun = one(claim, [*short, *some])
+    assert begun.lacking == ("1 of 5 paired seeds",)
+    assert begun.missing == {("layer norm", "0.002", 24), ("baseline", "0.002", 24)}
 
 
 def test_rates_with_one_score_leave_the_lower_one_and_all_diverged_lack_a_choice():
     plan = dataclasses.replace(PLAN, rungs=(Rung({"epochs": 1}, keep=2), Rung()))
     claim = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, options={"epochs": 4}, plan=plan))
     firsts = [dataclasses.replace(item, config={**item.config, "epochs": 1}) for item in PILOTS]
-    scores = {(0.002, 0): 0.1, (0.002, 1): 0.7, (0.004, 0): 0.7, (0.004, 1): 0.1}
+    scores = {(0.002, 0): 0.0185, (0.002, 1): 0.0191, (0.004, 0): 0.0188, (0.004, 1): 0.0188}  # unequal sums
     seconds = [run(norm, rate, seed, 1.0, 0.9, score, epochs=4)
                for norm in ("layer", "none") for (rate, seed), score in scores.items()]  # fmt: skip
     assert one(claim, [*firsts, *seconds]).rates == (0.002, 0.002)
     lost = [dataclasses.replace(item, result={"update": 30, "diverged": 20}) for item in seconds]
     assert one(claim, [*firsts, *lost]).lacking[0].startswith("a pilot in which the rates of layer norm differ")
+
+
+def test_where_a_neighbour_diverged_the_rates_own_scores_decide():
+    """Both inner rates have the neighbour 0.002 or 0.004, which has no score: then the finite one is taken."""
+    layer = [dataclasses.replace(item, result={**item.result, "diverged": 20})
+             if (item.config["learning_rate"], item.config["seed"]) == (0.002, 1) else item
+             for item in pilot("layer")]  # fmt: skip
+    assert one(LOSS, [*layer, *pilot("none")]).rates == (0.004, 0.002)
 
 
 def test_a_rung_on_other_data_is_refused():

@@ -132,7 +132,7 @@ class Block:
     def _shown(self, arm: Arm, metric: Metric, claim: Claim | None) -> Shown:
         by_rate = self.arms[arm]
         rate = best_rate(claim, arm, self.every) if claim else None
-        if claim is None or rate is None or rate not in by_rate:
+        if claim is None or rate is None or rate not in by_rate:  # the rate's runs may be still to come
             rate, how = best_tried(by_rate, metric, arm.prefix), "without a pilot, the best of those with the most runs"
             how = how if len(by_rate) > 1 else "the only one tried"
             return Shown(rate, [run for run in by_rate[rate] if run.records], how)

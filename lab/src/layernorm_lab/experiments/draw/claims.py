@@ -51,7 +51,7 @@ SOURCE = Trial(
 
 
 def _speed_and_bound(trial: Trial, length: str = "", figure: str = "laptop/figure4.png") -> tuple[Claim, Claim]:
-    """Makes the claims about speed and about the test bound. A trial with a plan has goals by its pilot."""
+    """Makes the claims about speed and about the test bound. A trial with a plan has goals by formula."""
     layer, none, valid = Arm("layer"), Arm("none"), Value("valid_bound", "validation bound")
     bound = Value("test_bound", "test bound, nats", chosen=valid, margin=1.0)
     speed = UpdatesToGoal(

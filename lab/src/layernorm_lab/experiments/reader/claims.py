@@ -52,8 +52,8 @@ LAYER, NONE = Arm("layer", {"gain_init": 1.0}), Arm("none")
 
 
 def _speed_and_error(trial: Trial, goal: float | None, margin: float, figure: str = "") -> tuple[Claim, Claim]:
-    """Makes the claims about speed and about the lowest error. Without a goal the pilot gives it, and the rates are
-    those of the lowest error."""
+    """Makes the claims about speed and about the lowest error. Without a goal it is computed by formula, and the
+    rates are those of the lowest error."""
     lowest = Value("valid_error", "lowest validation error, %", best=True, scale=100, margin=margin)
     chosen = None if goal else lowest
     speed = UpdatesToGoal(

@@ -14,7 +14,7 @@ PILOT_SEEDS = (0, 1)
 """The seeds of a pilot. They choose a rate, and count in no comparison that the rate is chosen for."""
 
 SEEDS = 5
-"""The least number of pairs that a verdict needs."""
+"""The least number of pairs that a verdict by the earlier rule needs."""
 
 TRIAL_SEEDS = tuple(range(10, 10 + SEEDS))
 """The seeds of a trial as it is planned by the earlier rule."""

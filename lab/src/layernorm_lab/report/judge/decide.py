@@ -23,7 +23,7 @@ _VERDICTS = (
 
 RULE = (
     f"The rule: each network at the learning rate that was best for it in a pilot with other seeds; {SEEDS} seeds or "
-    f"more, compared in pairs. {_VERDICTS}"
+    f"more, or as many as the trial's plan has, compared in pairs. {_VERDICTS}"
 )
 """How a claim about best learning rates is decided, in words."""
 
@@ -88,7 +88,7 @@ def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
 def _paired(
     claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot], lacking: Sequence[str], missing: Iterable[Missing]
 ) -> Ruling:
-    """Pairs the values of both arms for each seed that they share at their rates, without the pilot's seeds."""
+    """Pairs the values of both arms for each seed that counts and that they share at their rates."""
     measure, trial = claim.measure, claim.trial
     first, second = (pilot.rate for pilot in pilots)
     lacking, missing = [*lacking], {*missing}
@@ -96,11 +96,14 @@ def _paired(
              for places, best in zip(of_arms, (first, second), strict=True)]  # fmt: skip
     pairs, lost = _pairs(claim, sides) if measure.known else ({}, [])
     lacking += lost
-    count = next((look for look in claim.looks if look > len(pairs)), 0)
-    if len(pairs) < claim.looks[0]:
-        lacking.append(f"{count - len(pairs)} of {count} paired seeds")
+    made = pairs.keys() if measure.known else sides[0].keys() & sides[1].keys()  # until there is a goal
+    count = next((look for look in claim.looks if look > len(made)), 0)
+    if len(made) < claim.looks[0]:
+        lacking.append(f"{count - len(made)} of {count} paired seeds")
+    elif not measure.known:
+        lacking.append(f"a run of {claim.behind.name} that gives a goal")
     if count:
-        fresh = [seed for seed in trial.seeds if seed not in (*pairs, *trial.pilot)][: count - len(pairs)]
+        fresh = [seed for seed in trial.seeds if seed not in (*made, *trial.pilot)][: count - len(made)]
         for arm, rate in zip(claim.arms, (first, second), strict=True):
             best = f"best in {measure.chooses.name if trial.plan else measure.name}"
             missing |= {(arm.name, best if rate is None else f"{rate:g}", s) for s in fresh}

@@ -1,4 +1,4 @@
-"""How a pilot chooses an arm's learning rate, and the goals that it gives."""
+"""How a pilot chooses an arm's learning rate, and the goals by formula."""
 
 from __future__ import annotations
 
@@ -73,20 +73,19 @@ def choose(claim: Claim, arm: Arm, runs: Sequence[Run]) -> Pilot:
 def scores(
     measure: Measure, arm: Arm, places: Places, rates: Sequence[float], seeds: Sequence[int]
 ) -> dict[float, float]:
-    """Returns the score of each rate: the mean of its runs' numbers; infinity if one has none. It is rounded, so that
-    scores which are equal but for the order of the sum are equal."""
-    of_rate = {rate: [_score(measure, arm, places[rate, seed]) for seed in seeds] for rate in rates}
-    return {rate: round(statistics.fmean(values), 9) for rate, values in of_rate.items()}
+    """Returns the score of each rate: the mean of its runs' numbers; infinity if one has none."""
+    return {rate: _mean(_score(measure, arm, places[rate, seed]) for seed in seeds) for rate in rates}
 
 
 def kept(points: Mapping[float, float], count: int) -> tuple[float, ...]:
     """Returns the rates that a rung keeps, from low to high: those with the best means over themselves and their
-    neighbours, without the lowest and the highest rate. Of two rates, or fewer, the better ones."""
+    neighbours, without the lowest and the highest rate. Of two rates, or fewer, the better ones. Where means are
+    infinite, as a run diverged, the rates' own scores decide."""
     rates = sorted(points)
+    smooth = dict(points)
     if len(rates) > 2:
-        inner = range(1, len(rates) - 1)
-        points = {rates[k]: statistics.fmean(points[rate] for rate in rates[k - 1 : k + 2]) for k in inner}
-    return tuple(sorted(sorted(points, key=lambda rate: (points[rate], rate))[:count]))
+        smooth = {rates[k]: _mean(points[rate] for rate in rates[k - 1 : k + 2]) for k in range(1, len(rates) - 1)}
+    return tuple(sorted(sorted(smooth, key=lambda rate: (smooth[rate], points[rate], rate))[:count]))
 
 
 def last_rung(plan: Plan | None) -> Rung:
@@ -96,7 +95,7 @@ def last_rung(plan: Plan | None) -> Rung:
 
 def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[UpdatesToGoal, ...]:
     """Computes the goals that the baseline's runs at its rate give: those of the pilot, or of the first look where the
-    pilot's runs are shorter. None if there is nothing to compute, or a run is missing."""
+    pilot's runs are shorter. There are none if a run is missing."""
     measure, arm, plan = claim.measure, claim.behind, claim.trial.plan
     if plan is None or not isinstance(measure, UpdatesToGoal) or not measure.by_formula:
         return ()
@@ -159,6 +158,11 @@ def _by_the_earlier_rule(claim: Claim, arm: Arm, places: Places) -> Pilot:
         return Pilot(None, False, lacking)
     best = min(grid, key=lambda rate: points[rate])
     return _beyond(claim, arm, best) if best in (grid[0], grid[-1]) else Pilot(best, rates=grid)
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Computes the mean with nine digits, so that scores which differ by rounding alone are equal."""
+    return float(f"{statistics.fmean(values):.9g}")
 
 
 def _score(measure: Measure, arm: Arm, run: Run) -> float:

@@ -27,7 +27,7 @@ class Ruling:
     """What the runs say about a claim.
 
     Attributes:
-        claim: the claim. A goal that the pilot gives is filled in.
+        claim: the claim. A goal by formula is filled in.
         rates: the two arms' learning rates, as the pilot chose them; None: all rates of the grid, or not chosen yet.
         pairs: for each seed the two arms' values, of which lower is better.
         lacking: what a verdict lacks, in words.

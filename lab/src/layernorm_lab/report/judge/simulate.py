@@ -58,7 +58,7 @@ def _truth(claim: Claim, runs: Sequence[Run]) -> Mapping[float, tuple[float, flo
         return None
     name = arm.prefix + measure.metric
     places = by_place(claim, arm, runs, last_rung(trial.plan).options)[0]
-    rates = pilot.rates
+    rates = [rate for rate in pilot.rates if all((rate, seed) in places for seed in trial.pilot)]
     whole = {place: run for place, run in places.items() if not measure.fails(run, name)}
     values = {rate: [measure.value(run, name) for (at, _), run in whole.items() if at == rate] for rate in rates}
     known = {rate: (statistics.fmean(line), statistics.stdev(line)) for rate, line in values.items() if len(line) > 1}
