@@ -193,15 +193,16 @@ def _open(items: Sequence[Ruling]) -> list[str]:
         elif more:
             needed.append("more seeds")
             hours += more
-        rows.append(
-            [f"`{trial.command}`", trial.about or "-", str(len(of_trial)), " and ".join(needed), f"{hours:.1f}"]
-        )
+        if needed:  # nothing decides after a plan's last look
+            rows.append(
+                [f"`{trial.command}`", trial.about or "-", str(len(of_trial)), " and ".join(needed), f"{hours:.1f}"]
+            )
     pilot = " and ".join(map(str, PILOT_SEEDS))
     about = (
         f"The command makes the pilot of a trial (seeds {pilot}, all rates). Then the same with "
         "`--seeds 10 11 12 13 14` and each norm's best rate makes the pairs; the table above names the rates once "
         "there is a pilot. Trials by the rule of 2026-11-25 have the pilots and seeds of [their "
-        "page](results/trials.md). Hours are those of one core."
+        "page](results/trials.md). Hours are those of one core; a pilot's shorter runs count as whole ones."
     )
     head = ["pilot", "choice", "claims", "what is missing", "hours"]
     return ["## What would decide the undecided claims", _filled(about), _markdown_rows(head, rows)]
