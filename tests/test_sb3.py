@@ -13,6 +13,12 @@ from stable_baselines3.common.envs import FakeImageEnv, SimpleMultiObsEnv  # noq
 import layernorm.sb3  # noqa: E402
 
 
+@pytest.fixture(autouse=True)
+def logs(monkeypatch, tmp_path):
+    """sb3-contrib keeps a folder of logs for each model, by default in the system's folder for temporary files."""
+    monkeypatch.setenv("SB3_LOGDIR", str(tmp_path))
+
+
 def trained(policy, env="CartPole-v1", steps=96, **keywords):
     """RecurrentPPO after three updates, in whose minibatches episodes start."""
     model = sb3_contrib.RecurrentPPO(

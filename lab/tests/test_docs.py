@@ -83,6 +83,7 @@ def test_every_python_block_runs(page, tmp_path, monkeypatch):
     if page.name == "deploy.md":
         pytest.skip("test_deploy.py runs it")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SB3_LOGDIR", str(tmp_path))  # not among all temporary files
     # Whether a graph is whole is seen without compiling it to machine code, which takes longer than all else here.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     torch.manual_seed(0)

@@ -185,7 +185,7 @@ def _open(items: Sequence[Ruling]) -> list[str]:
     for trial in _unique(item.claim.trial for item in undecided):
         of_trial = [item for item in undecided if item.claim.trial == trial]
         missing = {run for item in of_trial for run in item.missing}
-        hours = len(missing) * of_trial[0].hours_of_a_run
+        hours = sum(run.share for run in missing) * of_trial[0].hours_of_a_run
         more = max((item.hours_of_more_seeds for item in of_trial), default=0.0)
         needed = [counted(len(missing), "run")] if missing else []
         if math.isinf(more):
@@ -202,7 +202,7 @@ def _open(items: Sequence[Ruling]) -> list[str]:
         f"The command makes the pilot of a trial (seeds {pilot}, all rates). Then the same with "
         "`--seeds 10 11 12 13 14` and each norm's best rate makes the pairs; the table above names the rates once "
         "there is a pilot. Trials by the rule of 2026-11-25 have the pilots and seeds of [their "
-        "page](results/trials.md). Hours are those of one core; a pilot's shorter runs count as whole ones."
+        "page](results/trials.md). Hours are those of one core; of a pilot in rungs the next rung counts alone."
     )
     head = ["pilot", "choice", "claims", "what is missing", "hours"]
     return ["## What would decide the undecided claims", _filled(about), _markdown_rows(head, rows)]

@@ -342,7 +342,7 @@ def test_robustness_is_the_area_over_the_whole_grid():
     assert (ruling.p, ruling.verdict) == (1 / 16, UNDECIDED)  # five equal differences: the chance of five equal signs
     (fewer,) = decide([GRID], runs[1:])
     assert fewer.lacking == ("1 of 5 seeds with all rates",)
-    assert fewer.missing == {("layer norm", "0.001", 0)}
+    assert fewer.missing == {("layer norm", "0.001", 0, 1.0)}
 
 
 def test_a_run_that_diverged_has_the_worst_start_in_the_area():

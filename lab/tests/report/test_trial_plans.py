@@ -99,18 +99,21 @@ def test_halving_keeps_rates_and_the_last_two_are_compared_by_themselves():
         "4 of 4 pilot runs of rung 2 with layer norm",
         "4 of 4 pilot runs of rung 2 with baseline",
     )
-    assert {rate for _, rate, seed in lacking.missing if seed in (0, 1)} == {"0.002", "0.004"}
+    absent = [run for run in lacking.missing if run.seed in (0, 1)]
+    assert {(run.rate, run.share) for run in absent} == {("0.002", 1.0), ("0.004", 1.0)}
     whole = one(claim, [*firsts, *second("layer", (0.4, 0.3)), *second("none", (0.3, 0.4))])
     assert whole.rates == (0.004, 0.002)
-    assert one(claim, firsts[1:]).lacking[0] == "1 of 8 pilot runs of rung 1 with layer norm"
+    fewer = one(claim, firsts[1:])
+    assert fewer.lacking[0] == "1 of 8 pilot runs of rung 1 with layer norm"
+    assert ("layer norm", "0.001", 0, 0.25) in fewer.missing, "a quarter of a run"
 
 
 @pytest.mark.parametrize(("scores", "beyond"), [((0.4, 0.5, 0.6, 0.9), "0.0005"), ((0.9, 0.6, 0.5, 0.4), "0.016")])
 def test_a_best_rate_at_an_end_asks_both_arms_for_one_more(scores, beyond):
     ruling = one(LOSS, [*pilot("layer", scores), *pilot("none")])
     assert ruling.lacking[0].startswith("a rate inside the grid: layer norm is best at the ")
-    assert {run for run in ruling.missing if run[2] in (0, 1)} == {
-        (arm, beyond, seed) for arm in ("layer norm", "baseline") for seed in (0, 1)
+    assert {run for run in ruling.missing if run.seed in (0, 1)} == {
+        (arm, beyond, seed, 1.0) for arm in ("layer norm", "baseline") for seed in (0, 1)
     }
 
 
@@ -160,7 +163,7 @@ def test_a_shorter_pilot_leaves_the_goals_to_the_baselines_runs_of_the_first_loo
     some = [item for item in whole if item.config["seed"] not in (24, 25, 26, 27, 28, 29)]
     begun = one(claim, [*short, *some])
     assert begun.lacking == ("1 of 5 paired seeds",)
-    assert begun.missing == {("layer norm", "0.002", 24), ("baseline", "0.002", 24)}
+    assert begun.missing == {("layer norm", "0.002", 24, 1.0), ("baseline", "0.002", 24, 1.0)}
 
 
 def test_rates_with_one_score_leave_the_lower_one_and_all_diverged_lack_a_choice():
@@ -225,7 +228,7 @@ def test_between_the_looks_more_pairs_are_missing():
     six = np.array([*with_p(0.2), 5.0])
     ruling = one(claim, [*PILOTS, *pairs(0.5 - six, 0.5 + 0 * six)])
     assert (ruling.verdict, len(ruling.seeds), ruling.lacking) == (UNDECIDED, 5, ())
-    assert ruling.missing == {(arm, "0.002", seed) for arm in ("layer norm", "baseline") for seed in range(26, 30)}
+    assert ruling.missing == {(arm, "0.002", seed, 1.0) for arm in ("layer norm", "baseline") for seed in range(26, 30)}
     assert ruling.is_open
     few = one(claim, [*PILOTS, *pairs(0.5 - six[:3], 0.5 + 0 * six[:3])])
     assert few.lacking == ("2 of 5 paired seeds",)

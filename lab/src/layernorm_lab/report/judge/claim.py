@@ -19,6 +19,9 @@ SEEDS = 5
 TRIAL_SEEDS = tuple(range(10, 10 + SEEDS))
 """The seeds of a trial as it is planned by the earlier rule."""
 
+LENGTHS = ("epochs", "updates")
+"""The options that say how long a run is."""
+
 LEVELS = {1: (0.05,), 2: (0.02, 0.03)}
 """The levels of a trial's looks, by their number."""
 
@@ -36,6 +39,10 @@ class Rung:
     keep: int = 1
 
 
+WHOLE = Rung()
+"""The runs of a trial as they are."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How a trial follows the rule of 2026-11-25 (docs/results/trials.md).
@@ -46,7 +53,7 @@ class Plan:
         looks: the numbers of pairs at which there is a look.
     """
 
-    rungs: tuple[Rung, ...] = (Rung(),)
+    rungs: tuple[Rung, ...] = (WHOLE,)
     seeds: tuple[int, ...] = tuple(range(20, 30))
     looks: tuple[int, ...] = (5, 10)
 
@@ -84,6 +91,10 @@ class Trial:
         """Returns the finished runs of an arm, in float32; those of a rung if its options are given."""
         wanted = {"precision": "float32", **self.options, **(options or {})}
         return [run for run in runs if run.done and arm.has(run) and has(run, wanted)]
+
+    def share(self, rung: Rung) -> float:
+        """Returns the share of a trial's updates that a rung's runs have."""
+        return min((rung.options[name] / self.options[name] for name in LENGTHS if name in rung.options), default=1.0)
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -9,14 +9,21 @@ from typing import Any, NamedTuple
 
 from ...runs.folder import Run
 from ..arms import RATE, Arm
-from .claim import Claim, Plan, Rung
+from .claim import WHOLE, Claim, Rung, Trial
 from .measure import SHARES, Measure, UpdatesToGoal
 
 Places = Mapping[tuple[float, int], Run]
 """An arm's runs by learning rate and seed."""
 
-Missing = tuple[str, str, int]
-"""A run that must be made: the arm, its rate or what its rate is best for, the seed."""
+
+class Missing(NamedTuple):
+    """A run that must be made: the arm, its rate or what its rate is best for, the seed, and which share of the
+    trial's updates it has."""
+
+    arm: str
+    rate: str
+    seed: int
+    share: float = 1.0
 
 
 class Pilot(NamedTuple):
@@ -55,7 +62,7 @@ def choose(claim: Claim, arm: Arm, runs: Sequence[Run]) -> Pilot:
     rates = tried = grid
     for place, rung in enumerate(plan.rungs):
         places = by_place(claim, arm, runs, rung.options)[0]
-        absent = _absent(arm, rates, claim.trial.pilot, places)
+        absent = _absent(claim.trial, arm, rates, places, rung)
         if absent:
             where = f" of rung {place + 1}" if len(plan.rungs) > 1 else ""
             count = f"{len(absent)} of {len(rates) * len(claim.trial.pilot)}"
@@ -65,7 +72,7 @@ def choose(claim: Claim, arm: Arm, runs: Sequence[Run]) -> Pilot:
         if lacking:
             return Pilot(None, False, lacking)
         if best in (grid[0], grid[-1]):
-            return _beyond(claim, arm, best)
+            return _beyond(claim, arm, best, plan.rungs[0])
         tried, rates = rates, kept(points, rung.keep)
     return Pilot(rates[0], rates=tried)
 
@@ -88,11 +95,6 @@ def kept(points: Mapping[float, float], count: int) -> tuple[float, ...]:
     return tuple(sorted(sorted(smooth, key=lambda rate: (smooth[rate], points[rate], rate))[:count]))
 
 
-def last_rung(plan: Plan | None) -> Rung:
-    """Returns the last stage of the pilot, which without a plan is the only one."""
-    return plan.rungs[-1] if plan else Rung()
-
-
 def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[UpdatesToGoal, ...]:
     """Computes the goals that the baseline's runs at its rate give: those of the pilot, or of the first look where the
     pilot's runs are shorter. There are none if a run is missing."""
@@ -108,8 +110,10 @@ def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[UpdatesToGoal
     return tuple(measure.with_goal(share, curves) for share in SHARES) if curves else ()
 
 
-def _absent(arm: Arm, rates: Sequence[float], seeds: Sequence[int], places: Places) -> list[Missing]:
-    return [(arm.name, f"{rate:g}", seed) for rate in rates for seed in seeds if (rate, seed) not in places]
+def _absent(trial: Trial, arm: Arm, rates: Sequence[float], places: Places, rung: Rung = WHOLE) -> list[Missing]:
+    """Lists the pilot's runs that must be made for an arm."""
+    absent = [(rate, seed) for rate in rates for seed in trial.pilot if (rate, seed) not in places]
+    return [Missing(arm.name, f"{rate:g}", seed, trial.share(rung)) for rate, seed in absent]
 
 
 def _faults(claim: Claim, arm: Arm, points: Mapping[float, float], places: Places) -> list[str]:
@@ -136,19 +140,19 @@ def ended_early(arm: Arm, measure: Measure, runs: Iterable[Run], updates: int) -
     return lacking
 
 
-def _beyond(claim: Claim, arm: Arm, best: float) -> Pilot:
+def _beyond(claim: Claim, arm: Arm, best: float, rung: Rung = WHOLE) -> Pilot:
     """An arm whose best rate is an end of its grid needs a wider one, as all arms then do."""
-    grid = claim.trial.rates
+    grid, share = claim.trial.rates, claim.trial.share(rung)
     edge, beyond = ("lowest", best**2 / grid[1]) if best == grid[0] else ("highest", best**2 / grid[-2])
     lacking = [f"a rate inside the grid: {arm.name} is best at the {edge}, {best:g}"]
-    missing = [(item.name, f"{beyond:g}", seed) for item in claim.arms for seed in claim.trial.pilot]
+    missing = [Missing(item.name, f"{beyond:g}", seed, share) for item in claim.arms for seed in claim.trial.pilot]
     return Pilot(best, True, lacking, missing, grid)
 
 
 def _by_the_earlier_rule(claim: Claim, arm: Arm, places: Places) -> Pilot:
     """Chooses the rate with the best score."""
     grid, seeds = claim.trial.rates, claim.trial.pilot
-    absent = _absent(arm, grid, seeds, places)
+    absent = _absent(claim.trial, arm, grid, places)
     if absent or claim.measure.open():
         lacking = [f"{len(absent)} of {len(grid) * len(seeds)} pilot runs with {arm.name}"] if absent else []
         others = {rate for rate, seed in places if seed not in seeds}

@@ -12,6 +12,7 @@ from typing import Any
 
 from .claim import SEEDS, Claim
 from .measure import goal_text
+from .pilot import Missing
 
 LEVEL = 0.05
 """The chance that a trial whose arms do not differ gives one of its claims the verdict *ahead* or *behind*."""
@@ -31,7 +32,7 @@ class Ruling:
         rates: the two arms' learning rates, as the pilot chose them; None: all rates of the grid, or not chosen yet.
         pairs: for each seed the two arms' values, of which lower is better.
         lacking: what a verdict lacks, in words.
-        missing: the runs that must be made: the arm, its rate or what its rate is best for, the seed.
+        missing: the runs that must be made.
         seconds: the time of a run, where there are runs.
         flags: for each seed why the two arms' values are bounds (`Measure.flag`).
         used: the number of pairs at the look that decides, the first ones by seed; None: all.
@@ -47,7 +48,7 @@ class Ruling:
     rates: tuple[float | None, float | None]
     pairs: Mapping[int, tuple[float, float]]
     lacking: tuple[str, ...]
-    missing: frozenset[tuple[str, str, int]]
+    missing: frozenset[Missing]
     seconds: float | None
     flags: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     used: int | None = None
@@ -212,7 +213,7 @@ class Ruling:
         if self.claim.over_rates:
             return f"{seeds} at each of {count} rates, {trial.rates[0]:g} to {trial.rates[-1]:g}; {share}"
         chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
-        whole = count > 1 and not any(seed in trial.pilot for *_, seed in self.missing)
+        whole = count > 1 and not any(run.seed in trial.pilot for run in self.missing)
         return f"{seeds}, rates {chosen}{f', each the best of {count}' if whole else ''}; {share}"
 
     @property

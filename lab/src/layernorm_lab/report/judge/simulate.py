@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...runs.folder import Run
-from .claim import LEVELS, Claim
-from .pilot import by_place, choose, last_rung
+from .claim import LEVELS, WHOLE, Claim
+from .pilot import by_place, choose
 
 DRAWS = 2000
 """The number of trials that are simulated."""
@@ -56,8 +56,8 @@ def _truth(claim: Claim, runs: Sequence[Run]) -> Mapping[float, tuple[float, flo
     pilot = choose(claim, arm, runs)
     if len(trial.rates) == 1 or claim.over_rates or measure.open() or not pilot.chosen:
         return None
-    name = arm.prefix + measure.metric
-    places = by_place(claim, arm, runs, last_rung(trial.plan).options)[0]
+    name, rung = arm.prefix + measure.metric, trial.plan.rungs[-1] if trial.plan else WHOLE
+    places = by_place(claim, arm, runs, rung.options)[0]
     rates = [rate for rate in pilot.rates if all((rate, seed) in places for seed in trial.pilot)]
     whole = {place: run for place, run in places.items() if not measure.fails(run, name)}
     values = {rate: [measure.value(run, name) for (at, _), run in whole.items() if at == rate] for rate in rates}
