@@ -8,6 +8,7 @@ from lab_support.runs import write_digits
 from lab_support.sweeps import LOSS, SPEED, compared, runs_of_trial, write_rates
 from layernorm_lab.errors import RunError
 from layernorm_lab.report.blocks import Metric, best_tried, compare
+from layernorm_lab.report.curves import curves
 from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, Plan, Rung, Value, decide
 from layernorm_lab.report.pictures import pictures
 from layernorm_lab.runs.folder import find_runs
@@ -131,6 +132,11 @@ def test_a_pilot_of_shorter_runs_chooses_for_the_block_of_the_whole_ones():
     assert seeds(whole.shown(Metric("test", "", chosen="valid"))) == {
         name: (0.002, list(TRIAL_SEEDS), "the pilot's best") for name in ("baseline", "layer norm")
     }
+    assert {block.options["epochs"]: block.of_pilot for block in blocks} == {"3": False, "1": True}
+    (figure,) = curves("toy", "", blocks, [Metric("test", "", chosen="valid")])
+    assert [panel.title for row in figure.rows for panel in row] == ["epochs 3"]
+    begun, _ = compare([run for run in runs if run.config["epochs"] == 1], [claim])
+    assert not begun[0].of_pilot, "a pilot alone is drawn"
 
 
 def test_a_metric_that_no_claim_is_about_has_the_rates_of_the_claim_it_goes_with():

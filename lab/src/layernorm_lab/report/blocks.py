@@ -76,12 +76,14 @@ class Block:
         arms: every arm's runs by learning rate, from low to high. They have records, or diverged before the first one.
         claims: those whose trial has runs of this configuration.
         every: the runs of all blocks. A pilot's may be shorter than the trial's, and so in another one.
+        of_pilot: whether its runs are such a shorter pilot alone, of a trial whose own runs are in another block.
     """
 
     options: Mapping[str, str]
     arms: Mapping[Arm, Mapping[float, Group]]
     claims: Sequence[Claim] = ()
     every: Sequence[Run] = ()
+    of_pilot: bool = False
 
     @property
     def label(self) -> str:
@@ -164,11 +166,15 @@ def compare(
     groups: dict[tuple[Any, ...], Group] = {}
     for run, item in zip(runs, facts, strict=True):
         groups.setdefault(tuple(item.get(name) for name in names), []).append(run)
+    begun = [claim.trial for claim in claims if any(has(run, claim.trial.options) for run in runs)]
+    pilots = [{**trial.options, **rung.options} for trial in begun if trial.plan for rung in trial.plan.rungs]
     blocks = []
     for values in sorted(groups, key=lambda values: [(type(value).__name__, value or 0) for value in values])[::-1]:
-        own = [claim for claim in claims if any(has(run, claim.trial.options) for run in groups[values])]
+        group = groups[values]
+        own = [claim for claim in claims if any(has(run, claim.trial.options) for run in group)]
+        of_pilot = not own and any(has(run, options) for options in pilots for run in group)
         options = dict(zip(names, map(option_text, values), strict=True))
-        blocks.append(Block(options, _runs_by_arm(groups[values], prefixes), own, runs))
+        blocks.append(Block(options, _runs_by_arm(group, prefixes), own, runs, of_pilot))
     blocks.sort(key=lambda block: min(map(claims.index, block.claims), default=len(claims)))
     status = [*incomplete(runs), *(line for block in blocks for line in _unequal_starts(block))]
     return [block for block in blocks if any(run.records for arm in block.arms for run in block.runs(arm))], status

@@ -24,11 +24,14 @@ def curves(name: str, about: str, blocks: Sequence[Block], metrics: Sequence[Met
     figure if there is nothing to show.
 
     A panel shows each arm at the learning rate of `Block.choices`, and the caption, which begins with `about`, says
-    which. If claims about a metric have chosen different rates, it has a panel for each of them.
+    which. If claims about a metric have chosen different rates, it has a panel for each of them. A pilot of shorter
+    runs has no panels beside the runs that it chose the rates of.
     """
     rows: list[list[Panel]] = []
     rates: list[str] = []
     for block in blocks:
+        if block.of_pilot:
+            continue
         panels, shown = [], []
         for metric in metrics:
             choices = block.choices(metric)
