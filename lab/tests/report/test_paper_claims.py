@@ -85,6 +85,10 @@ def test_the_commands_write_summary_report_and_page(tmp_path):
     by_runs = (tmp_path / "runs" / "report" / "report.md").read_text()
     again = (tmp_path / "again" / "report.md").read_text()
     assert by_runs.split("## Environment")[0] == again.split("## Environment")[0]
+    one, other = (f"{tmp_path / name}" for name in ("summary.json", "more"))  # a summary that the other rate joins
+    assert cli.main(["report", folders[0], "--summary", one]) == 0
+    assert cli.main(["report", one, folders[1], "--summary", one, "--out", other]) == 0
+    assert (tmp_path / "more" / "report.md").read_text().split("## Environment")[0] == again.split("## Environment")[0]
     (tmp_path / "theory").mkdir()
     (tmp_path / "theory" / "claims.json").write_bytes((RESULTS / "theory" / "claims.json").read_bytes())
     assert cli.main(["claims", "--results", str(tmp_path), "--out", str(tmp_path / "claims.md")]) == 0

@@ -72,13 +72,13 @@ def _report(parsed: argparse.Namespace) -> None:
     for path in parsed.runs:
         if not path.is_dir() and not (path.suffix == ".json" and path.is_file()):
             raise RunError(f"{path} is not a folder; give run folders, a folder of them, or a summary (*.json)")
-    if parsed.summary is not None:
-        from ..report import summary
-
-        summary.write_summary(parsed.summary, runs_of_one_experiment(parsed.runs)[1].runs)
     first = parsed.runs[0]
     alone = len(parsed.runs) == 1 and first.is_dir()
     write_report(parsed.runs, parsed.out or (first if alone else first.parent) / "report")
+    if parsed.summary is not None:  # at the end, as the file may be among the runs
+        from ..report import summary
+
+        summary.write_summary(parsed.summary, runs_of_one_experiment(parsed.runs)[1].runs)
 
 
 def _data(words: list[str]) -> None:

@@ -68,7 +68,7 @@ def _speed_and_bound(trial: Trial, length: str = "", figure: str = "laptop/figur
 CLAIMS = (
     *(claim for trial in TRIALS.values() for claim in _speed_and_bound(trial)),
     *_speed_and_bound(WHOLE, ", over 60 epochs", ""),
-    *_speed_and_bound(SOURCE, figure=""),
+    *_speed_and_bound(SOURCE, figure="source/figure4.png"),
     Claim(
         "Over all learning rates DRAW is better with layer norm.", "ours", Arm("layer"), Arm("none"),
         Robustness("valid_bound", "mean over the rates of the best validation bound, nats", margin=1.0),
