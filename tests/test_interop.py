@@ -463,12 +463,12 @@ def test_the_prefix_says_which_network_it_is():
         (
             lambda f: f({}, "dreamer", forget_bias=1.0),
             ValueError,
-            "'dreamer' GRU has no forget_bias, always forget_bias=1.0; got 1.0",
+            "'dreamer' GRU has no forget_bias, but update_bias; got 1.0",
         ),
         (
             lambda f: f({}, "tf1", update_bias=-1),
             ValueError,
-            "'tf1' LSTM has no update_bias, always forget_bias=1.0; got -1",
+            "'tf1' LSTM has no update_bias, but forget_bias; got -1",
         ),
         (lambda f: f({}, "dreamer", network="LSTM"), ValueError, "'dreamer' has weights of GRU, not of LSTM"),
         (

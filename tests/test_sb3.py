@@ -135,6 +135,14 @@ def test_the_start_of_the_gains(start):
         assert (lstm.gain_l0 < 0.5).all()
 
 
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_a_forget_bias(norm):
+    spaces_of = (spaces.Box(-1, 1, (3,)), spaces.Discrete(2), lambda _: 1e-3)
+    policy = layernorm.sb3.MlpLstmPolicy(*spaces_of, norm=norm, forget_bias=1.0, lstm_hidden_size=16)
+    for lstm in (policy.lstm_actor, policy.lstm_critic):
+        assert torch.equal((lstm.bias_ih_l0 + lstm.bias_hh_l0)[16:32], torch.ones(16))
+
+
 def test_a_wrong_norm_is_refused():
     box = spaces.Box(-1, 1, (3,))
     with pytest.raises(ValueError, match="layr"):

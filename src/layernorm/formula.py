@@ -337,12 +337,11 @@ class Recurrence:
 
     @property
     def added_biases(self) -> tuple[str, ...]:
-        """The biases that are added to the gates' summed inputs and are inside no normalisation."""
+        """The biases that are added to the gates' summed inputs outside of every normalisation."""
         input, hidden, both, _ = self.places
         places = [both] if both.gain is not None else [input, hidden]
-        inside = {place.inside for place in (input, hidden) if place.gain is not None or both.gain is not None}
-        added = [name for place in places for name in _names(place.inside, *place.outside)]
-        return tuple(name for name in added if name not in inside)
+        inside = [place.inside if place.gain is None else None for place in places]
+        return tuple(name for place, x in zip(places, inside, strict=True) for name in _names(x, *place.outside))
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:

@@ -30,9 +30,9 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
 
     Args:
         args, keywords: as in sb3-contrib.
-        norm, formula, gain_init: as in `layernorm.LSTM`, but without a norm by default. With one the formula is
-            ``"cell"`` if it is not given, which normalises the cell alone: these policies have no encoder by default,
-            and layer norm of ``W x`` would hide the size of an observation.
+        norm, formula, gain_init, forget_bias: as in `layernorm.LSTM`, but without a norm by default. With one the
+            formula is ``"cell"`` if it is not given, which normalises the cell alone: these policies have no encoder by
+            default, and layer norm of ``W x`` would hide the size of an observation.
 
     Raises:
         TypeError, ValueError: `layernorm.convert` raises it, for an unknown norm, for example.
@@ -47,6 +47,7 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
         norm: Norm = None,
         formula: str | Formula | None = None,
         gain_init: GainInit = None,
+        forget_bias: float | None = None,
         **keywords: Any,
     ) -> None:
         if norm == "batch" or isinstance(norm, BatchNormOverTime):
@@ -62,7 +63,7 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
         super().__init__(*args, **keywords)
         for name in ("lstm_actor", "lstm_critic"):
             if (lstm := getattr(self, name)) is not None:
-                setattr(self, name, convert(lstm, norm, formula=formula, gain_init=gain_init))
+                setattr(self, name, convert(lstm, norm, formula=formula, gain_init=gain_init, forget_bias=forget_bias))
         rate = self.optimizer.param_groups[0]["lr"]  # a new optimizer, with the gains, too
         self.optimizer = self.optimizer_class(self.parameters(), lr=rate, **self.optimizer_kwargs)
 

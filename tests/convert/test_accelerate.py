@@ -265,6 +265,16 @@ def test_a_parametrization_added_later_computes_and_is_removed_before_restore():
     torch.testing.assert_close(model(x)[0], expected)
 
 
+def test_int8_weights_are_not_torchs():
+    """`restore` would leave a network whose every call fails."""
+    model = torch.nn.Sequential(ln.accelerate(torch.nn.LSTM(I, H)))
+    small = ln.quantize(model.eval(), filter_fn=lambda module, name: True)
+    with pytest.raises(ValueError, match="restore: int8 weights of 0; restore the model that was quantized"):
+        ln.restore(small)
+    assert small(torch.randn(T, B, I))[0].shape == (T, B, H)
+    assert type(ln.restore(model)[0]) is torch.nn.LSTM
+
+
 MODULES = [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN, torch.nn.LSTMCell, torch.nn.GRUCell, torch.nn.RNNCell]
 
 

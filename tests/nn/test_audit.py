@@ -337,6 +337,23 @@ def started(model, optimizer, loss=classified):
     return ln.audit(model, ROWS, loss=loss, optimizer=optimizer)
 
 
+def test_gains_that_the_optimizer_does_not_have_are_found():
+    """It was made before `convert`. What asks for no gradient does not count, nor a network that it has nothing of."""
+    torch.manual_seed(0)
+    model = Classifier(nn.LSTM(8, 64))
+    before = torch.optim.Adam(model.parameters(), lr=1e-3)
+    ln.convert(model, match=(ROWS,))
+    (found,) = started(model, before)
+    assert found.module == "network"
+    assert "the optimizer does not have gain_ih_l0, gain_hh_l0, gain_c_l0, bias_c_l0, which stay" in found.what
+    assert not started(model, torch.optim.Adam(model.parameters(), lr=1e-3))
+    of_scores = [p for name, p in model.named_parameters() if "network" not in name]
+    assert not started(model, torch.optim.Adam(of_scores, lr=1e-3))
+    for name, p in model.named_parameters():
+        p.requires_grad_("_c_" not in name and "gain" not in name)
+    assert not started(model, before)
+
+
 def test_a_start_unlike_the_plain_networks_is_found_and_matched_gains_end_it():
     model = drawn()
     found = started(model, torch.optim.SGD(model.parameters(), lr=20.0))

@@ -457,14 +457,17 @@ GATE = slice(H, 2 * H)
 @pytest.mark.parametrize("norm", ["layer", "rms", "batch", "weight", None])
 @pytest.mark.parametrize(("network", "name"), [(n, name) for name in PRESETS for n in PRESETS[name] if n != "RNN"])
 def test_forget_bias_is_what_the_gate_starts_with(network, name, norm):
-    """With weights of 0 a normalisation gives its bias alone, and the gate is the derivative of the new state by the
-    old one, of c in an LSTM."""
+    """With weights and gains of 0 a normalisation gives its bias alone, and the gate is the derivative of the new state
+    by the old one, of c in an LSTM."""
     module = getattr(ln, network)(I, H, 2, norm=norm, formula=name, forget_bias=1.5, dtype=torch.float64).eval()
-    inside = {place.inside for place in module.recurrence.places if place.gain or module.recurrence.places.both.gain}
+    places = module.recurrence.places
+    inside = {place.inside for place in places if place.gain or places.both.gain}
+    inside -= {name for place in places for name in place.outside}
     with torch.no_grad():
         for key, parameter in module.named_parameters():
+            kind = key.partition("_l")[0]
             is_weight = "weight" in key and not key.endswith("original1")  # under weight norm the directions
-            if is_weight or key.partition("_l")[0] in inside:
+            if is_weight or kind in inside or kind in ("gain", "gain_ih", "gain_hh"):
                 parameter.zero_()
     for suffix in module._suffixes:
         biases = [p for key, p in module.named_parameters() if "bias" in key and "bias_c" not in key and suffix in key]

@@ -133,6 +133,28 @@ def test_a_network_that_feeds_back():
     assert torch.autograd.gradcheck(run, (x, *module.parameters()), fast_mode=True)
 
 
+@pytest.mark.parametrize("make", [lambda: ln.LSTM(I + H, H, num_layers=2), lambda: ln.GRUCell(I + H, H)])
+def test_a_model_that_feeds_back_is_exported_for_any_number_of_rows(make):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = make()
+
+        def forward(self, x):
+            step, state, output, outputs = self.network.stepper(), None, x.new_zeros(x.shape[1], H), []
+            for x_t in x:
+                found = step(torch.cat([x_t, output], 1), state)
+                output, state = found if isinstance(found, tuple) else (found, found)
+                outputs.append(output)
+            return torch.stack(outputs)
+
+    model = Model().eval()
+    program = torch.export.export(model, (torch.randn(3, 2, I),), dynamic_shapes=({1: torch.export.Dim("B")},))
+    assert sum("layernorm.recurrent" in str(node.target) for node in program.graph.nodes) >= 3
+    x = torch.randn(3, 5, I)
+    torch.testing.assert_close(program.module()(x), model(x))
+
+
 def test_a_graph_is_gone_through_twice_or_in_part():
     module = random_module("GRU")
     x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)

@@ -88,8 +88,10 @@ def audit(
       rate suits both.
 
     With an optimiser it also compares layernorm's recurrent networks with the *plain* ones, which have the same weights
-    and no norm. A learning rate that was found for them need not suit networks that start otherwise. Two more faults:
+    and no norm. A learning rate that was found for them need not suit networks that start otherwise. Three more faults:
 
+    - **Parameters that the optimiser does not have**, of a network whose others it has. So it is where the optimiser
+      was made before `convert`: the gains stay as they are.
     - **A vector of another size than in the plain network.** Its gain is more than 4 times, or less than a quarter of,
       what the vector's deviation is there.
     - **A larger first update.** The optimiser's first update at its rate changes a weight matrix, relative to the
@@ -371,6 +373,17 @@ def _findings_of_start(
     networks = named_networks(module)
     if not networks:
         return
+    given = {p for group in optimizer.param_groups for p in group["params"]}
+    for name, network in networks.items():
+        trained = [(key, p in given) for key, p in network.named_parameters() if p.requires_grad]
+        left = [key for key, is_given in trained if not is_given]
+        if 0 < len(left) < len(trained):
+            yield Finding(
+                name,
+                f"the optimizer does not have {', '.join(left)}, which stay as they are",
+                len(left), 0,
+                "Make the optimizer after layernorm.convert, or give it these with optimizer.add_param_group.",
+            )  # fmt: skip
     sizes = list(start_sizes(module, networks, batch))
     if not all(math.isfinite(size.plain) for size in sizes):
         yield Finding("", "the plain network's numbers are not finite", math.inf, UNLIKE, "")

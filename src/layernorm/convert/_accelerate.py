@@ -141,13 +141,17 @@ def restore(module: Module) -> Module:
 
     Raises:
         TypeError: ``module`` is no module.
-        ValueError: an accelerated module has parametrizations, which are part of its class. Nothing has been changed.
+        ValueError: an accelerated module has parametrizations, which are part of its class, or int8 weights, which
+            torch's cannot use. Nothing has been changed.
     """
     check_module("restore", module)
     parts = {name: part for name, part in module.named_modules() if isinstance(part, Accelerated)}
     parametrized = [name or "the module" for name, part in parts.items() if is_parametrized(part)]
     if parametrized:
         raise ValueError(f"restore: remove the parametrizations first, of {', '.join(parametrized)}")
+    quantized = [name or "the module" for name, part in parts.items() if cast(Any, part).recurrence.quantized]
+    if quantized:
+        raise ValueError(f"restore: int8 weights of {', '.join(quantized)}; restore the model that was quantized")
     for part in parts.values():
         for name in part._names_added:
             vars(part).pop(name, None)

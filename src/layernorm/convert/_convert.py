@@ -126,7 +126,11 @@ def convert(
         "gate_clip": (gate_clip, None),
     }
     keywords |= {name: value for name, (value, default) in more.items() if value != default}
-    replacements = {id(old): _convert_one(old, keywords) for old in module.modules() if own_class(old) in TABLE}
+    replacements = {
+        id(old): _convert_one(name or "the module", old, keywords)
+        for name, old in module.named_modules()
+        if own_class(old) in TABLE
+    }
     if not replacements:
         describe(
             "LSTM", "batch" if isinstance(norm, BatchNormOverTime) else norm, formula, eps, bias=True
@@ -203,9 +207,9 @@ def bare_like(old: torch.nn.Module, theirs: type[torch.nn.Module]) -> torch.nn.M
     return cast(Any, theirs)(**constructor_arguments(old, theirs), device="meta")
 
 
-def _convert_one(old: torch.nn.Module, keywords: dict[str, Any]) -> Normalised:
+def _convert_one(name: str, old: torch.nn.Module, keywords: dict[str, Any]) -> Normalised:
     theirs = own_class(old)
-    ours = TABLE[theirs][0]
+    ours, title = TABLE[theirs][0], f"{name} ({theirs.__name__})"
     unknown = [name for name in keywords if name not in inspect.signature(ours).parameters]
     if unknown:
         raise TypeError(
@@ -217,20 +221,19 @@ def _convert_one(old: torch.nn.Module, keywords: dict[str, Any]) -> Normalised:
     lost = _lost_names(old, bare_like(old, theirs))
     if lost:
         raise ValueError(
-            f"convert: cannot keep {', '.join(lost)} of {theirs.__name__}; convert first, then add what torch's "
-            "module does not have"
+            f"convert: cannot keep {', '.join(lost)} of {title}; convert first, then add what torch's module does not "
+            "have"
         )
-    for name, parameter in old._parameters.items():
-        if name in new._parameters:
-            new._parameters[name] = parameter
-        elif parameter is not None and hasattr(new, name):  # weight norm computes it
+    for key, parameter in old._parameters.items():
+        if key in new._parameters:
+            new._parameters[key] = parameter
+        elif parameter is not None and hasattr(new, key):  # weight norm computes it
             zero = (parameter == 0).all(1).nonzero().flatten().tolist()
             if zero:
                 raise ValueError(
-                    f"convert: weight norm cannot keep {name} of {theirs.__name__}: row {zero[0]} is zero, which has "
-                    "no direction"
+                    f"convert: weight norm cannot keep {key} of {title}: row {zero[0]} is zero, which has no direction"
                 )
-            setattr(new, name, parameter.detach())
-            for original in new.get_submodule(f"parametrizations.{name}").parameters():
+            setattr(new, key, parameter.detach())
+            for original in new.get_submodule(f"parametrizations.{key}").parameters():
                 original.requires_grad_(parameter.requires_grad)
     return new.train(old.training)

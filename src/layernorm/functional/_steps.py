@@ -48,11 +48,6 @@ class Steps:
     def __init__(
         self, params: Sequence[Tensor], recurrence: Recurrence, encoded: str, autocast: torch.dtype | None
     ) -> None:
-        if recurrence.quantized:
-            raise ValueError(
-                f"{recurrence.network}: a quantized network has no stepper; call the module with one step and the "
-                "state before it"
-            )
         self.encoded, self.autocast = encoded, autocast
         if autocast is not None:  # one type for the states of all types that may come
             self.dtype = autocast if recurrence.network == "RNN" or not params[0].is_cpu else torch.float32

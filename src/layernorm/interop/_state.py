@@ -200,8 +200,9 @@ def _described(formula: str, row: Library, **arguments: float | None) -> Formula
             continue
         field, sign = ARGUMENTS[name]
         if name not in row.free:
-            fixed = f"{field}={getattr(preset, field)}"
-            raise ValueError(f"from_state: {formula!r} {row.network} has no {name}, always {fixed}; got {value!r}")
+            others = [other for other in row.free if ARGUMENTS[other][0] == field]
+            has = f"but {others[0]}" if others else f"always {field}={getattr(preset, field)}"
+            raise ValueError(f"from_state: {formula!r} {row.network} has no {name}, {has}; got {value!r}")
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TypeError(f"from_state: expected {name} to be a number, got {type(value).__name__}")
         fields[field] = sign * float(value) + 0.0  # never -0.0, whose text differs from 0.0's

@@ -301,13 +301,17 @@ class Recurrent(Normalised, Generic[Hx]):
 
         Raises:
             ValueError: the network is bidirectional; it has batch norm, which needs the statistics of whole sequences;
-                or it has hooks on its forward or its backward.
+                it has int8 weights; or it has hooks on its forward or its backward.
         """
         name = type(self).__name__
         if self.bidirectional:
             raise ValueError(f"{name}.stepper: a bidirectional network needs the whole sequence")
         if self.norm == "batch":
             raise ValueError(f"{name}.stepper: batch norm has statistics of whole sequences; call the module itself")
+        if self.recurrence.quantized:
+            raise ValueError(
+                f"{name}.stepper: a quantized network has none; call the module with one step and the state before it"
+            )
         return Stepper(self)
 
     def _run(
@@ -638,7 +642,7 @@ class Stepper(Generic[Hx]):
             )
         layers = self._prepared.layers(input)
         if state is None:
-            befores = [[input.new_zeros(len(input), size) for size in module._state_sizes] for _ in layers]
+            befores = [[input.new_zeros(input.shape[0], size) for size in module._state_sizes] for _ in layers]
         else:
             befores = self._layers_of(state, "state")
         if reset is not None:
