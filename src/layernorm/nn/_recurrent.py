@@ -708,4 +708,5 @@ class Stepper(Generic[Hx]):
 
     def hx(self, state: LayerStates) -> Hx:
         """Returns a state as the module takes and returns it."""
-        return self.module._hx_from(tuple(torch.stack(part) for part in zip(*state, strict=True)))
+        layers = self._layers_of(state, "state")
+        return self.module._hx_from(tuple(torch.stack(part) for part in zip(*layers, strict=True)))
