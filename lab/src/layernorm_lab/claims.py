@@ -55,7 +55,11 @@ def _runs(results: Path) -> dict[str, list[Run]]:
             f"{results} {lacks}; the claims are decided by the summaries of our runs, which are committed in "
             "layernorm's checkout as docs/results: run this there, or give that folder with --results"
         )
-    return {name: summary.read_summary(path) if path.exists() else [] for name, path in paths.items()}
+    found = {name: summary.read_summary(path) if path.exists() else [] for name, path in paths.items()}
+    for name, runs in found.items():
+        if runs and runs[0].experiment != name:
+            raise RunError(f"{paths[name]} is a summary of {runs[0].experiment}, expected one of {name}")
+    return found
 
 
 def claims_tables(results: Path) -> list[Table]:

@@ -97,6 +97,8 @@ def test_every_experiment_has_a_decay_which_is_a_share(name):
 
 def test_flags_and_choices_keep_one_value():
     reader = catalogue.find_experiment("reader")
+    with pytest.raises(UsageError, match="--out must be a path, got ''"):  # an unset variable of a shell
+        parse_run(reader, ["--out", ""])
     with pytest.raises(UsageError, match="unexpected 'torch'"):
         parse_run(reader, ["--initial", "source", "torch"])
     paper = ["--preset", "paper"]

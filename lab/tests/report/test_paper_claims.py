@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 
 import pytest
 
@@ -115,6 +116,14 @@ def test_outside_of_a_checkout_the_claims_say_what_they_need(tmp_path, monkeypat
     assert cli.main(["claims", "--out", "claims.md"]) == 1
     assert f"docs/results has no EXPERIMENT/summary.json; {NEEDS}" in one_line(capsys)
     assert not (tmp_path / "claims.md").exists()
+
+
+def test_a_summary_in_the_place_of_another_experiments_is_refused(tmp_path, capsys):
+    """Its claims would be undecided, as if there were no runs."""
+    (tmp_path / "draw").mkdir()
+    shutil.copy(RESULTS / "order-embeddings" / "summary.json", tmp_path / "draw")
+    assert cli.main(["claims", "--results", str(tmp_path)]) == 1
+    assert "summary.json is a summary of order-embeddings, expected one of draw" in one_line(capsys)
 
 
 def test_a_terminal_shows_every_claim_with_its_verdict_and_effect(capsys):

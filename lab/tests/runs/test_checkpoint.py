@@ -42,7 +42,7 @@ def test_everything_comes_back_bit_for_bit(path):
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 100, -200, -1])
 def test_a_truncated_checkpoint_is_named(path, length):
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(RunError, match=r"checkpoint\.safetensors is damaged .*--restart"):
+    with pytest.raises(RunError, match=r"checkpoint\.safetensors is damaged .*delete that run's folder"):
         checkpoint.load_checkpoint(path)
 
 

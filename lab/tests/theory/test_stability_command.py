@@ -179,7 +179,7 @@ def test_a_run_without_recurrent_layers_is_refused(tmp_path, capsys):
     assert cli.main([*command, "--seeds", "0", "--out", str(tmp_path)]) == 0
     capsys.readouterr()
     assert cli.main(["stability", str(tmp_path)]) == 1
-    assert "has no recurrent layer to measure" in capsys.readouterr().err
+    assert "has no recurrent layer to measure\n" in capsys.readouterr().err
 
 
 def test_the_docs_say_what_the_command_found():

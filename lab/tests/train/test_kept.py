@@ -137,7 +137,9 @@ def test_a_damaged_file_of_the_test_is_one_clear_error(tmp_path):
     train(tmp_path / "run", scored(test=test)[0])
     path = tmp_path / "run" / folder.TEST
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(RunError, match=r"test\.safetensors is damaged .* begin that run again with --restart$"):
+    with pytest.raises(
+        RunError, match=r"test\.safetensors is damaged .* delete that run's folder and give its command again$"
+    ):
         folder.read_run(tmp_path / "run").tested()
 
 

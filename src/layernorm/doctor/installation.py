@@ -41,7 +41,7 @@ def show() -> None:
     optional = [(name, machine.version(name) or f"missing: {how}") for name, how in OPTIONAL.items()]
     versions, *others = core()
     write([versions._replace(lines=versions.lines + optional), *others])
-    write([Section("what runs where", what_runs_where())])
+    write([Section("what runs where, unless an engine is asked for", what_runs_where())])
 
 
 def write(sections: Iterable[Section]) -> None:

@@ -42,7 +42,7 @@ def _guarded(words: list[str], debug: bool) -> int:
     except SystemExit as end:  # help was printed
         return end.code if isinstance(end.code, int) else 0
     except (Interrupted, KeyboardInterrupt):
-        _say("interrupted; the same command resumes")
+        _say("interrupted; the same command resumes" if words[:1] == ["run"] else "interrupted")
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as in `layernorm ... | head`
         return 1

@@ -26,8 +26,13 @@ class Settings(CheckedOptions):
     others."""
 
     data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, download)")
-    out: Path | None = option(None, "folder for runs and report (else runs/EXPERIMENT-PRESET-CHANGED_VALUES)")
-    restart: bool = option(False, "start the runs again, and delete what is left of them in the folder")
+    out: Path | None = option(
+        None,
+        "folder for runs and report (else runs/EXPERIMENT, with a preset and values that are not the default)",
+    )
+    restart: bool = option(
+        False, "start all runs of this command again, also finished ones, and delete what there is of them"
+    )
     threads: int = option(0, "processor threads (0: torch's choice)", least=0)
     jobs: int | None = option(
         None, "runs at a time, each in a worker process of one thread (else one run, without a worker)", least=1

@@ -175,7 +175,7 @@ def _geometry() -> Parser:
         examples=["layernorm geometry", "layernorm geometry --out theory --spectrum"],
     )
     parser.option("--seed", int, "seed of all random numbers", 0)
-    parser.option("--spectrum", bool, "also measure the eigenvalues of a large network (15 s more)")
+    parser.option("--spectrum", bool, "also measure the eigenvalues of a large network (15 to 30 s more)")
     return _with_page(parser)
 
 
@@ -186,7 +186,7 @@ def _stability() -> Parser:
             "Measures the hidden dynamics of a recurrent network: the largest Lyapunov exponent, in nats per step, and "
             "how a gradient grows or shrinks on its way back.",
             "Without RUNS it measures untrained networks on scikit-learn's digits: with layer, RMS, weight and no "
-            "norm, with weights of 0.1 to 30 times torch's, and with gains of 0.1 to 1. Takes about 2 minutes.",
+            "norm, with weights of 0.1 to 30 times torch's, and with gains of 0.1 to 1. Takes one to two minutes.",
             "With RUNS it measures every recurrent layer of these runs, on their own inputs, untrained and as trained.",
         ],
         "[RUNS ...]",
@@ -220,7 +220,7 @@ def _play() -> Parser:
             "writes or draws."
         ],
         "[RUN ...]",
-        ["layernorm play", "layernorm play runs/handwriting/handwriting-layer-s0"],
+        ["layernorm play", "layernorm play runs/handwriting/handwriting-layer-lr0.001-s0"],
     )
     parser.word("runs", "RUN", "folder of a run", nargs="*", type=Path)
     parser.option("--port", int, "port on 127.0.0.1", 8080)

@@ -154,6 +154,8 @@ def _reader(flag: str, kind: Any) -> Callable[[str], Any]:
                 raise unknown(flag.removeprefix("--"), text, kind)
             return text
         try:
+            if kind is Path and not text:  # as an unset variable of a shell gives it
+                raise UsageError(f"{flag} must be a path, got ''")
             return kind(text)
         except ValueError:
             raise UsageError(f"{flag} must be {type_name(kind)}, got {text!r}") from None

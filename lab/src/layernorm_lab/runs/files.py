@@ -31,7 +31,7 @@ _LOCKED = 1
 """The number of bytes at the beginning of ``.lock`` that are locked. On Windows nothing else can read or write them.
 Behind them stands a line with the number of the process that holds the lock."""
 
-ADVICE = "put a whole copy back, or begin that run again with --restart"
+ADVICE = "put a whole copy back, or delete that run's folder and give its command again"
 """The advice in an error about a damaged file of a run."""
 
 _OURS = "layernorm-"

@@ -235,7 +235,7 @@ def _config_exists(path: Path) -> bool:
     """Tells whether a folder has a configuration. If it has none, it must not have other files of a run either."""
     made = _run_files_in(path)
     if made and CONFIG not in made:
-        raise RunError(f"{path} has {' and '.join(made)} but no {CONFIG}; put it back or use --restart")
+        raise RunError(f"{path} has {' and '.join(made)} but no {CONFIG}; put it back, or delete that folder")
     return bool(made)
 
 
@@ -310,4 +310,4 @@ def _refuse_other(path: Path, there: dict[str, Any], asked: dict[str, Any], only
         if there.get(name) != asked.get(name)
     ]
     if differing:
-        raise RunError(f"{path} holds another run: {'; '.join(differing)}. Choose another --out, or --restart")
+        raise RunError(f"{path} holds another run: {'; '.join(differing)}. Choose another --out, or delete that folder")

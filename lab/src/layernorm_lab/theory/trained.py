@@ -49,7 +49,8 @@ def measure_run(experiment: Experiment, run: Run, folder: Path | None) -> tuple[
     _, update = restore_model(task.model, run)
     later, _ = _measure_layers(task, run, update)
     if not layers:
-        raise RunError(f"the network of {run.path} has no recurrent layer to measure{': ' if notes else ''}{notes}")
+        why = f": {'; '.join(notes)}" if notes else ""
+        raise RunError(f"the network of {run.path} has no recurrent layer to measure{why}")
     return layers + later, [f"{run.path.name}: {note}" for note in notes]
 
 

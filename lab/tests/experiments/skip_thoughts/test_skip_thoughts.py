@@ -146,6 +146,14 @@ def test_encode_writes_the_vectors_of_a_files_sentences(finished, tmp_path, caps
     np.testing.assert_allclose(vectors[0], expected[0].numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_encode_does_not_write_over_its_sentences(finished, tmp_path, capsys):
+    path = tmp_path / "text.txt"
+    path.write_text("A dog.\n")
+    assert cli.main(["encode", str(finished / RUN), str(path), "--out", str(path)]) == 2
+    assert "is the file of sentences itself" in capsys.readouterr().err
+    assert path.read_text() == "A dog.\n"
+
+
 def test_neighbours_prints_the_nearest_sentences_of_the_training_books(finished, capsys):
     run = folder.read_run(finished / RUN)
     encoder, _, found, _ = trained.trained_encoder(run, None)

@@ -133,7 +133,7 @@ SAMPLER = Sampler(
     options=DigitOptions,
     draw=digit_pictures,
     examples=(
-        "layernorm sample draw runs/draw/draw-layer-s0",
-        "layernorm sample draw runs/draw/draw-layer-s0 --count 25 --seed 7 --out digits",
+        "layernorm sample draw runs/draw/draw-layer-lr0.0005-s0",
+        "layernorm sample draw runs/draw/draw-layer-lr0.0005-s0 --count 25 --out digits",
     ),
 )
