@@ -48,7 +48,9 @@ def test_damage_before_the_last_line_is_an_error(path):
 def test_a_changed_digit_is_noticed(path, old, new):
     path.write_bytes(path.read_bytes().replace(old, new, 1))
     for look in (lambda: records.read_records(path), lambda: records.cut_back(path, 30)):
-        with pytest.raises(RunError, match=r"line [123] is damaged .*does not match its SHA-256.*delete that run's folder"):
+        with pytest.raises(
+            RunError, match=r"line [123] is damaged .*does not match its SHA-256.*delete that run's folder"
+        ):
             look()
 
 
