@@ -64,11 +64,13 @@ def wrapped(text: str, indent: int, width: int = 80) -> str:
 
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> UsageError:
-    """Makes the error for a name that is not among the known ones. It suggests the nearest one."""
-    known = {item.lstrip("-"): item for item in names}  # the dashes of options make none of them like another
-    near = difflib.get_close_matches(name.lstrip("-"), known, n=1)
-    hint = f"did you mean {known[near[0]]!r}?" if near else f"there are: {', '.join(known.values())}"
-    return UsageError(f"unknown {kind} {name!r}; {hint}")
+    """Makes the error for a name that is not among the known ones. It suggests the nearest one, and lists a few."""
+    known = {item.lstrip("-").lower(): item for item in names}  # the dashes of options make none of them like another
+    near = difflib.get_close_matches(name.lstrip("-").lower(), known, n=1)
+    hints = [f"did you mean {known[near[0]]!r}?"] if near else []
+    if not near or len(known) <= 6:
+        hints.append(f"there are: {', '.join(known.values())}")
+    return UsageError(f"unknown {kind} {name!r}; {' '.join(hints)}")
 
 
 def reason(error: OSError) -> str:
