@@ -340,8 +340,7 @@ class Recurrence:
         """The biases that are added to the gates' summed inputs outside of every normalisation."""
         input, hidden, both, _ = self.places
         places = [both] if both.gain is not None else [input, hidden]
-        inside = [place.inside if place.gain is None else None for place in places]
-        return tuple(name for place, x in zip(places, inside, strict=True) for name in _names(x, *place.outside))
+        return _names(*(x for p in places for x in (None if p.gain else p.inside, *p.outside)))
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:

@@ -103,6 +103,8 @@ def test_the_commands_write_summary_report_and_page(tmp_path):
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
     assert cli.main(["claims", "--results", str(tmp_path / "none")]) == 1
     assert f"{tmp_path / 'none'} is not a folder; {NEEDS}" in one_line(capsys)
+    assert cli.main(["report", ""]) == 2
+    assert "RUNS must be a path, got ''" in one_line(capsys)
     assert cli.main(["report", str(tmp_path / "none.json")]) == 1
     assert "is not a folder; give run folders, a folder of them, or a summary (*.json)" in one_line(capsys)
 

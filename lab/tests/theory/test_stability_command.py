@@ -117,6 +117,7 @@ def test_the_command_prints_and_writes_its_numbers(short, study, tmp_path, monke
     [
         (["--units", "0"], 2, "--units must lie in 1..4096, got 0"),
         (["--network", "LSMT"], 2, "did you mean 'LSTM'? there are: LSTM, GRU, RNN"),
+        (["--network", "gru"], 2, "did you mean 'GRU'?"),
         (["--seeds", "-1"], 2, "--seeds must lie in 0..2147483647, got -1"),
         (["run", "--seeds", "1"], 2, "--seeds cannot be set for RUNS, which have their own"),
         (["--data", "."], 2, "--data needs RUNS"),

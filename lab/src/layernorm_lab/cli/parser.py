@@ -57,6 +57,8 @@ class Parser(argparse.ArgumentParser):
 
     def word(self, field: str, sign: str, about: str, **how: Any) -> None:
         """Adds what is given without an option's name. Its sign stands for it on the help page."""
+        if "type" in how:
+            how["type"] = _reader(sign, how["type"])
         self._group("arguments").add_argument(field, metavar=sign, help=about, **how)
 
     def option(
@@ -154,8 +156,8 @@ def _reader(flag: str, kind: Any) -> Callable[[str], Any]:
                 raise unknown(flag.removeprefix("--"), text, kind)
             return text
         try:
-            if kind is Path and not text:  # as an unset variable of a shell gives it
-                raise UsageError(f"{flag} must be a path, got ''")
+            if kind is Path and not text:  # an unset variable of a shell, which would be the current folder
+                raise ValueError
             return kind(text)
         except ValueError:
             raise UsageError(f"{flag} must be {type_name(kind)}, got {text!r}") from None

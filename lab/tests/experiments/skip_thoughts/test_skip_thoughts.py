@@ -151,6 +151,8 @@ def test_encode_does_not_write_over_its_sentences(finished, tmp_path, capsys):
     path.write_text("A dog.\n")
     assert cli.main(["encode", str(finished / RUN), str(path), "--out", str(path)]) == 2
     assert "is the file of sentences itself" in capsys.readouterr().err
+    assert cli.main(["encode", str(finished / RUN), str(tmp_path / "none.txt"), "--out", str(path)]) == 1
+    assert "none.txt" in capsys.readouterr().err
     assert path.read_text() == "A dog.\n"
 
 

@@ -31,9 +31,9 @@ def write_vectors(run: Run, files: Sequence[str], options: EncodeOptions) -> lis
     if len(files) > 1:
         raise UsageError(f"give one file of sentences, got {len(files)}: {', '.join(files)}")
     path = Path(files[0])
+    text = decoded(read_content(path), path, "utf-8-sig")
     if options.out.exists() and options.out.samefile(path):
         raise UsageError(f"--out {options.out} is the file of sentences itself; give another, such as vectors.npy")
-    text = decoded(read_content(path), path, "utf-8-sig")
     if not text.strip():
         raise RunError(f"{path} is empty: expected one sentence a line")
     rows = sentence_words(text.replace("\r\n", "\n").removesuffix("\n").split("\n"), f"{path}: line")
