@@ -112,10 +112,10 @@ def test_the_pilot_chooses_the_rate_and_counts_in_no_comparison():
 
 
 def test_a_grid_of_one_rate_needs_no_pilot():
-    own = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, rates=(0.002,)))
+    own = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, rates=(0.002,), paper=30))
     (ruling,) = decide([own], trial(0.1, 0.3, pilots=False))
     assert (ruling.verdict, ruling.lacking, ruling.missing) == (AHEAD, (), frozenset())
-    assert "rates layer norm 0.002, baseline 0.002; 30 updates" in ruling.ran
+    assert "rates layer norm 0.002, baseline 0.002; 30 updates (100 % of the paper's)" in ruling.ran
     assert judge.best_rate(own, LAYER, []) == 0.002
 
 

@@ -207,7 +207,8 @@ class Ruling:
         trial = self.claim.trial
         if self.seconds is None:
             return f"no runs{trial.note and '; '}{trial.note}"
-        share = f"{trial.updates} updates ({100 * trial.updates / trial.paper:.2g} % of the paper's)"
+        percent = float(f"{100 * trial.updates / trial.paper:.2g}")  # two digits
+        share = f"{trial.updates} updates ({percent:g} % of the paper's)"
         seeds = counted(len(self.seeds), "seed")
         count = len(trial.rates)
         if self.claim.over_rates:
