@@ -242,3 +242,17 @@ def test_what_one_thread_uses_no_other_does():
     other.join()
     assert chosen == {"second before": "native", "first": "reference", "second": "native"}
     assert ln.backends.choose("normalize", x).name == "native"
+
+
+@pytest.mark.skipif("native" not in ln.backends.available(), reason="asks the CPU engine")
+def test_a_graph_takes_the_engine_that_was_asked_for_last():
+    asked = torch.compile(lambda x: (x + 1, ln.backends.asked_for_in_graph()), backend="eager", fullgraph=True)
+    use, x = ln.backends.use, torch.zeros(1)
+    taken = [asked(x)[1]]
+    with use("native"):
+        with use("reference"):
+            with use("native"):
+                taken.append(asked(x)[1])
+            taken.append(asked(x)[1])
+        taken.append(asked(x)[1])
+    assert [*taken, asked(x)[1]] == [None, "native", "reference", "native", None]

@@ -71,6 +71,16 @@ def test_encoding_is_its_own_inverse():
         assert Recurrence.decode(recurrence.encode()) == recurrence
 
 
+@pytest.mark.parametrize(
+    ("fields", "same"),
+    [({"eps": 0}, {"eps": 0.0}), ({"forget_bias": -0.0}, {}), ({"forget_bias": 1}, {"forget_bias": 1.0}),
+     ({"bias_inside": 1, "gate_bias": 0}, {"bias_inside": True, "gate_bias": False})],
+)  # fmt: skip
+def test_equal_formulas_are_one_key(fields, same):
+    one, other = (Recurrence("LSTM", ln.Formula(**given)) for given in (fields, same))
+    assert (one, hash(one), repr(one.formula)) == (other, hash(other), repr(other.formula))
+
+
 def test_eps_overrides_the_presets():
     assert resolve("keras", "LSTM").eps == 1e-3
     assert resolve("keras", "LSTM", eps=1e-6).eps == 1e-6
@@ -86,6 +96,7 @@ def test_eps_overrides_the_presets():
         (lambda: ln.Formula(eps=-1.0), ValueError, "eps must be a finite number >= 0, got -1.0"),
         (lambda: ln.Formula(eps=float("inf")), ValueError, "eps must be a finite number >= 0, got inf"),
         (lambda: ln.Formula(eps="small"), TypeError, "eps must be a number, got str"),
+        (lambda: ln.Formula(eps=True), TypeError, "eps must be a number, got bool"),
         (lambda: ln.Formula(forget_bias=None), TypeError, "forget_bias must be a number, got NoneType"),
         (lambda: resolve("papr", "LSTM"), ValueError, "did you mean 'paper'"),
         (lambda: resolve("keras", "GRU"), ValueError, "formula 'keras' is defined for LSTM, not for GRU"),

@@ -124,7 +124,7 @@ def use(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _in_use.remove(name)
+        del _in_use[-1 - _in_use[::-1].index(name)]  # the last of this name: others are those of a `with` around it
         _asked_for.set(before)
 
 

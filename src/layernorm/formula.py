@@ -85,11 +85,15 @@ class Formula:
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"Formula: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"Formula: {name} must be one of {list(allowed)}, got {value!r}")
+            object.__setattr__(self, name, allowed[allowed.index(value)])  # equal formulas have one text: True, not 1
         for name in ("eps", "forget_bias"):
-            if not isinstance(getattr(self, name), int | float):
-                raise TypeError(f"Formula: {name} must be a number, got {type(getattr(self, name)).__name__}")
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise TypeError(f"Formula: {name} must be a number, got {type(value).__name__}")
+            object.__setattr__(self, name, float(value) + 0.0)  # 0.0, not 0 or -0.0
         if not 0 <= self.eps < math.inf:
             raise ValueError(f"Formula: eps must be a finite number >= 0, got {self.eps!r}")
         if not abs(self.forget_bias) < math.inf:
@@ -185,7 +189,7 @@ def resolve(formula: str | Formula, network: Network, eps: float | None = None) 
     if eps is None:
         return formula
     try:
-        number = float(eps)
+        number = eps if isinstance(eps, bool) else float(eps)  # `Formula` refuses a bool
     except (TypeError, ValueError):
         raise TypeError(f"eps must be a number, got {type(eps).__name__}") from None
     return replace(formula, eps=number)

@@ -46,7 +46,7 @@ def describe(
         clip = math.inf if gate_clip is None else float(gate_clip)
     except (TypeError, ValueError):
         clip = math.nan
-    if not clip > 0:
+    if not clip > 0 or isinstance(gate_clip, bool):
         raise ValueError(f"gate_clip must be a number > 0 or None, got {gate_clip!r}")
     if norm in (None, "weight"):  # weight norm is how the weights are made, the equations are torch's
         resolved, normalisation = PLAIN, "layer"

@@ -205,7 +205,7 @@ def _described(formula: str, row: Library, **arguments: float | None) -> Formula
             raise ValueError(f"from_state: {formula!r} {row.network} has no {name}, {has}; got {value!r}")
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TypeError(f"from_state: expected {name} to be a number, got {type(value).__name__}")
-        fields[field] = sign * float(value) + 0.0  # never -0.0, whose text differs from 0.0's
+        fields[field] = sign * value
     return replace(preset, **fields)
 
 
