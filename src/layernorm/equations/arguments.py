@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..formula import GATES, Recurrence
+
+Index = int | tuple[int, slice]
+"""The index of one step's rows in a tensor of all lines."""
 
 
 class NormArguments(NamedTuple):
@@ -73,12 +76,12 @@ class StateChanges(NamedTuple):
         """Applies the dropout to the h before a step, as W_hh reads it, or to its gradient."""
         return h if self.dropout is None else h * self.dropout.to(h.dtype)
 
-    def shares(self, place: Any) -> list[Tensor | None]:
+    def shares(self, index: Index) -> list[Tensor | None]:
         """Returns the shares that are kept at one step, for each part of the state; empty: none.
 
-        ``place`` is the step's index in the shares, which are there for all lines (`schedule.shares_of_lines`).
+        The shares are there for all lines (`schedule.shares_of_lines`).
         """
-        return [None if k is None else k[place] for k in self.kept]
+        return [None if k is None else k[index] for k in self.kept]
 
     def of_rows(self, rows: int) -> StateChanges:
         """Returns the changes of the first rows."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
+from .arguments import Index
 from .batch_norm import BatchNorm
 from .network import Factors, StepGradients
 from .schedule import State
@@ -68,16 +69,16 @@ class GRU:
         a_n, _, n_hidden, n_gate = self.candidate.forward(zx_n, zh_n, r)
         return Activations(r, z, torch.tanh(a_n), n_hidden, rz_gates, n_gate)
 
-    def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
-        dh, h = d[0], before[0][t]
-        r, z, n, n_hidden = (gate[t] for gate in s[:4])
+    def step_backward(self, index: Index, d: State, before: State, s: Activations) -> StepGradients:
+        dh, h = d[0], before[0][index]
+        r, z, n, n_hidden = (gate[index] for gate in s[:4])
         da_n = dh * (1 - z) * (1 - n * n)
-        dsum_n = self.candidate.both.backward(da_n, saved_at(s.n_gate.both, t))
+        dsum_n = self.candidate.both.backward(da_n, saved_at(s.n_gate.both, index))
         dr, dz = dsum_n * n_hidden, dh * (h - n)
         da_rz = torch.cat([dr * r * (1 - r), dz * z * (1 - z)], -1)
-        dsum_rz = self.rz.both.backward(da_rz, saved_at(s.rz_gates.both, t))
-        dzh_rz = self.rz.hidden.backward(dsum_rz, saved_at(s.rz_gates.hidden, t))
-        dzh_n = self.candidate.hidden.backward(dsum_n * r, saved_at(s.n_gate.hidden, t))
+        dsum_rz = self.rz.both.backward(da_rz, saved_at(s.rz_gates.both, index))
+        dzh_rz = self.rz.hidden.backward(dsum_rz, saved_at(s.rz_gates.hidden, index))
+        dzh_n = self.candidate.hidden.backward(dsum_n * r, saved_at(s.n_gate.hidden, index))
         dzh = torch.cat([dzh_rz, dzh_n], -1)
         return StepGradients(dzh, (dh * z,), (da_rz, dsum_rz, da_n, dsum_n, dzh))
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
+from .arguments import Index
 from .batch_norm import BatchNorm
 from .network import Factors, StepGradients
 from .schedule import State
@@ -63,15 +64,15 @@ class GRUOverAll:
         a, from_input, from_hidden, gates = self.gates.forward(zx, zh)
         return Activations(*self.activate(a, from_input, from_hidden), gates)
 
-    def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
-        dh, h = d[0], before[0][t]
-        r, z, n, gated = (part[t] for part in s[:4])
+    def step_backward(self, index: Index, d: State, before: State, s: Activations) -> StepGradients:
+        dh, h = d[0], before[0][index]
+        r, z, n, gated = (part[index] for part in s[:4])
         dn = dh * (1 - z) * (1 - n * n)
         d_rz = [dn * gated * r * (1 - r), dh * (h - n) * z * (1 - z)]
         da = torch.cat([*d_rz, dn * r], -1)  # in a split of the hidden side
-        d_hidden = self.gates.both.backward(da, saved_at(s.gates.both, t))
+        d_hidden = self.gates.both.backward(da, saved_at(s.gates.both, index))
         d_input = torch.cat([*d_rz, dn], -1) if self.split else d_hidden
-        dzh = self.gates.hidden.backward(d_hidden, saved_at(s.gates.hidden, t))
+        dzh = self.gates.hidden.backward(d_hidden, saved_at(s.gates.hidden, index))
         return StepGradients(dzh, (dh * z,), (da, d_input, d_hidden, dzh))
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:

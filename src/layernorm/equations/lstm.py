@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
+from .arguments import Index
 from .batch_norm import BatchNorm
 from .network import Factors, StepGradients
 from .schedule import State
 from .sites import GateSaved, Parameters, Saved, Site, gate_sites, saved_at
 
 
-class _Clipped(torch.autograd.Function):
-    """The same tensor; each element of its derivative is cut to +-limit on the way back."""
+class _WithClippedGradient(torch.autograd.Function):
+    """The same tensor; each element of its gradient is clipped to +-limit on the way back."""
 
     generate_vmap_rule = True
 
@@ -35,14 +36,14 @@ class _Clipped(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, da: Tensor) -> tuple[Tensor, None]:
-        return _Cut.apply(da, ctx.limit), None
+        return _ClippedGradient.apply(da, ctx.limit), None
 
     @staticmethod
     def jvp(ctx: Any, da: Tensor, _: None) -> Tensor:
         return da.clone()
 
 
-class _Cut(torch.autograd.Function):
+class _ClippedGradient(torch.autograd.Function):
     """Clips a gradient to +-limit. The result is not the derivative of any function, so that differentiating it raises
     an error."""
 
@@ -65,7 +66,7 @@ class _Cut(torch.autograd.Function):
         raise RuntimeError(f"{_TWICE}, got gate_clip={ctx.limit}")
 
 
-_TWICE = "second derivatives of an LSTM need gate_clip=None, as cut derivatives are not the derivatives of a function"
+_TWICE = "second derivatives of an LSTM need gate_clip=None, as a clipped gradient is not the derivative of a function"
 
 
 class Activations(NamedTuple):
@@ -103,7 +104,7 @@ class LSTM:
         c = state[1]
         a = self.gates.both(from_input + self.gates.hidden(zh, t), t)
         if self.gate_clip != math.inf and torch.is_grad_enabled():
-            a = _Clipped.apply(a, self.gate_clip)
+            a = _WithClippedGradient.apply(a, self.gate_clip)
         i, f, g, o = self.activate(a)
         c = f * c + i * g
         normalised = self.cell(c, t)
@@ -118,20 +119,20 @@ class LSTM:
         normalised, cell = self.cell.forward(f * before[1] + i * g)
         return Activations(i, f, g, o, torch.tanh(normalised), gates, cell)
 
-    def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
+    def step_backward(self, index: Index, d: State, before: State, s: Activations) -> StepGradients:
         dh, dc = d
-        i, f, g, o, tanh_c = (gate[t] for gate in s[:5])
+        i, f, g, o, tanh_c = (gate[index] for gate in s[:5])
         dm = dh @ self.p["weight_hr"] if "weight_hr" in self.p else dh  # m = o * tanh(...), what is projected
         dn = dm * o * (1 - tanh_c * tanh_c)
         if self.carry:
             dn = dn + dc
-            dc = self.cell.backward(dn, saved_at(s.cell, t))
+            dc = self.cell.backward(dn, saved_at(s.cell, index))
         else:
-            dc = dc + self.cell.backward(dn, saved_at(s.cell, t))
-        di, df, dg = dc * g * i * (1 - i), dc * before[1][t] * f * (1 - f), dc * i * (1 - g * g)
+            dc = dc + self.cell.backward(dn, saved_at(s.cell, index))
+        di, df, dg = dc * g * i * (1 - i), dc * before[1][index] * f * (1 - f), dc * i * (1 - g * g)
         da = torch.cat([di, df, dg, dm * tanh_c * o * (1 - o)], -1).clamp(-self.gate_clip, self.gate_clip)
-        dsum = self.gates.both.backward(da, saved_at(s.gates.both, t))
-        dzh = self.gates.hidden.backward(dsum, saved_at(s.gates.hidden, t))
+        dsum = self.gates.both.backward(da, saved_at(s.gates.both, index))
+        dzh = self.gates.hidden.backward(dsum, saved_at(s.gates.hidden, index))
         return StepGradients(dzh, (None, dc * f), (da, dsum, dzh, dn, dh))
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:

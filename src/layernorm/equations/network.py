@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from ..formula import Recurrence
+from .arguments import Index
 from .batch_norm import BatchNorm
 from .schedule import State
 from .sites import Parameters
@@ -39,8 +40,8 @@ class Network(Protocol):
     def activations(self, zx: Tensor, zh: Tensor, before: State) -> Any:
         """Computes the forward, every step at once: W_ih x, W_hh h and the states before each step are known."""
 
-    def step_backward(self, t: int, d: State, before: State, s: Any) -> StepGradients:
-        """Computes the gradients of step t from that of the state after it, and what the other functions need."""
+    def step_backward(self, index: Index, d: State, before: State, s: Any) -> StepGradients:
+        """Computes the gradients of one step from that of the state after it, and what the other functions need."""
 
     def input_backward(self, s: Any, steps: tuple[Tensor, ...]) -> Tensor:
         """Computes the gradient of W_ih x, every step at once."""

@@ -148,8 +148,8 @@ def recurrent_backward(
     network = network_of(p, a.recurrence, batch_norm)
     grads = result_gradients(a, grad_output, grad_state)
     ended_count = a.finds_moments and a.count_padding
-    d, share = backward_steps(network, zx, zh, before, *grads, schedule, changes, ended_count)
-    return argument_gradients(a, x, schedule, p["weight_ih"], d, [share])
+    d, contribution = backward_steps(network, zx, zh, before, *grads, schedule, changes, ended_count)
+    return argument_gradients(a, x, schedule, p["weight_ih"], d, [contribution])
 
 
 def starting_states(before: Sequence[Tensor], schedule: Schedule, changes: StateChanges = NO_CHANGES) -> State:
@@ -173,14 +173,14 @@ def result_gradients(
 
 
 def argument_gradients(
-    a: RecurrentArguments, x: Tensor, schedule: Schedule, weight_ih: Tensor, d: State, shares: Sequence[Share]
+    a: RecurrentArguments, x: Tensor, schedule: Schedule, weight_ih: Tensor, d: State, parts: Sequence[Contribution]
 ) -> list[Tensor]:
     """Returns the gradients of ``a.differentiable``, from that of the initial state and all contributions."""
-    dx = (concatenate([share.dzx.flatten(0, 1) for share in shares]) @ weight_ih).view(a.input.shape)
+    dx = (concatenate([part.dzx.flatten(0, 1) for part in parts]) @ weight_ih).view(a.input.shape)
     dx = dx if schedule.active is None else torch.where(schedule.active, dx, 0.0)
-    d_params = parameter_gradients(x, shares)
+    d_params = parameter_gradients(x, parts)
     grads = [reorder_steps(dx, a), *d, *(d_params[name] for name in a.recurrence.parameter_names)]
-    grads += [torch.stack(parts).sum(0) for parts in zip(*(share.restart for share in shares), strict=True)]
+    grads += [torch.stack(restart).sum(0) for restart in zip(*(part.restart for part in parts), strict=True)]
     return [g.to(t.dtype) for g, t in zip(grads, a.differentiable, strict=True)]
 
 
@@ -201,7 +201,7 @@ def forward_steps(
     return walk(step, state, len(zx), schedule, changes).after, zh
 
 
-class Share(NamedTuple):
+class Contribution(NamedTuple):
     """What some steps contribute to the gradients of the input, of the parameters and of the state of restarts."""
 
     dzx: Tensor  # of all lines, G*H numbers each: the gradient of W_ih x
@@ -220,7 +220,7 @@ def backward_steps(
     schedule: Schedule = EVERY_ROW,
     changes: StateChanges = NO_CHANGES,
     ended_count: bool = False,
-) -> tuple[State, Share]:
+) -> tuple[State, Contribution]:
     """Takes steps back, by hand, from the gradients of their output, of all lines, and of the final state.
 
     ``before`` has the states that the steps start from. With ``ended_count`` rows that have ended count in batch norm's
@@ -232,26 +232,26 @@ def backward_steps(
     final, all_rows = d, changes
     if schedule.sizes is not None:
         d = tuple(part[: schedule.sizes[-1]] for part in final)
-    for t, place in reversed(list(enumerate(schedule.places(len(dy))))):
+    for t, index in reversed(list(enumerate(schedule.indices(len(dy))))):
         if schedule.sizes is not None:
             d, changes = schedule.with_ended(d, final, t), all_rows.of_rows(schedule.sizes[t])
-        after = (d[0] + dy[place], *d[1:])
+        after = (d[0] + dy[index], *d[1:])
         if schedule.active is not None:
-            after = tuple(torch.where(schedule.active[place], s, 0.0) for s in after)
-        shares = changes.shares(place) or [None] * len(after)
+            after = tuple(torch.where(schedule.active[index], s, 0.0) for s in after)
+        shares = changes.shares(index) or [None] * len(after)
         new = tuple(s if k is None else (1 - k) * s for k, s in zip(shares, after, strict=True))
-        dzh, direct, intermediates = network.step_backward(place, new, before, activations)
+        dzh, direct, intermediates = network.step_backward(index, new, before, activations)
         steps.append(intermediates)
         through = (changes.apply_dropout(dzh @ network.p["weight_hh"]), *[None] * (len(d) - 1))
         kept = (None if k is None else k * s for k, s in zip(shares, after, strict=True))
         previous = tuple(_sum(*terms) for terms in zip(through, direct, kept, strict=True))
         if restart and schedule.cut is not None:
-            met = (torch.where(schedule.cut[place], s, 0.0) for s in previous)
+            met = (torch.where(schedule.cut[index], s, 0.0) for s in previous)
             restart = tuple(_add_to_first_rows(r, s) for r, s in zip(restart, met, strict=True))
         if schedule.cut is not None:
-            previous = tuple(torch.where(schedule.cut[place], 0.0, s) for s in previous)
+            previous = tuple(torch.where(schedule.cut[index], 0.0, s) for s in previous)
         if schedule.active is not None:
-            active = schedule.active[place]
+            active = schedule.active[index]
             pairs = zip(previous, d, strict=True)
             previous = tuple(torch.where(active, new, new + old if ended_count else old) for new, old in pairs)
         d = previous
@@ -259,7 +259,7 @@ def backward_steps(
     dzx = network.input_backward(activations, all_steps)
     vectors = network.vector_gradients(activations, all_steps, dzx)
     factors = network.factors(schedule.apply_dropout(all_rows, before[0]), activations, all_steps)
-    return d, Share(dzx, factors, vectors, restart)
+    return d, Contribution(dzx, factors, vectors, restart)
 
 
 def _add_to_first_rows(all_rows: Tensor, rows: Tensor) -> Tensor:
@@ -273,13 +273,13 @@ def _sum(*terms: Tensor | None) -> Tensor:
     return sum(others, first)
 
 
-def parameter_gradients(x: Tensor, shares: Sequence[Share]) -> Parameters:
+def parameter_gradients(x: Tensor, parts: Sequence[Contribution]) -> Parameters:
     """Computes the gradients of the parameters by name; those of the weights are single products over all steps."""
-    factors = {"weight_ih": (concatenate([share.dzx.flatten(0, 1) for share in shares]), x.flatten(0, 1))}
-    for name in shares[0].factors:
-        d, z = zip(*([part.flatten(0, 1) for part in share.factors[name]] for share in shares), strict=True)
+    factors = {"weight_ih": (concatenate([part.dzx.flatten(0, 1) for part in parts]), x.flatten(0, 1))}
+    for name in parts[0].factors:
+        d, z = zip(*([factor.flatten(0, 1) for factor in part.factors[name]] for part in parts), strict=True)
         factors[name] = concatenate(d), concatenate(z)
-    vectors = {name: concatenate([share.vectors[name][None] for share in shares]).sum(0) for name in shares[0].vectors}
+    vectors = {name: concatenate([part.vectors[name][None] for part in parts]).sum(0) for name in parts[0].vectors}
     return {name: d.T @ z for name, (d, z) in factors.items()} | vectors
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
+from .arguments import Index
 from .batch_norm import BatchNorm
 from .network import Factors, StepGradients
 from .schedule import State
@@ -40,11 +41,11 @@ class RNN:
         a, _, _, gates = self.gates.forward(zx, zh)
         return Activations(torch.relu(a) if self.relu else torch.tanh(a), gates)
 
-    def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
-        dh, h = d[0], s.h[t]
+    def step_backward(self, index: Index, d: State, before: State, s: Activations) -> StepGradients:
+        dh, h = d[0], s.h[index]
         da = torch.where(h > 0, dh, 0.0) if self.relu else dh * (1 - h * h)
-        dsum = self.gates.both.backward(da, saved_at(s.gates.both, t))
-        dzh = self.gates.hidden.backward(dsum, saved_at(s.gates.hidden, t))
+        dsum = self.gates.both.backward(da, saved_at(s.gates.both, index))
+        dzh = self.gates.hidden.backward(dsum, saved_at(s.gates.hidden, index))
         return StepGradients(dzh, (None,), (da, dsum, dzh))
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .arguments import RecurrentArguments, StateChanges
+from .arguments import Index, RecurrentArguments, StateChanges
 from .checks import unwrapped
 
 State = tuple[Tensor, ...]
@@ -34,8 +34,8 @@ class Schedule(NamedTuple):
     cut: Tensor | None
     sizes: Sequence[int] | None = None
 
-    def places(self, T: int) -> list[Any]:
-        """Returns for each step the index of its rows in a tensor of all lines."""
+    def indices(self, T: int) -> list[Index]:
+        """Returns the `Index` of each step."""
         if self.sizes is None:
             return list(range(T))
         first_lines = itertools.accumulate(self.sizes, initial=0)
@@ -187,7 +187,7 @@ def walk(step: Callable[[int, State], State], state: State, T: int, schedule: Sc
     afters: list[State] = []
     ended: list[State] = []
     after = state
-    for t, place in enumerate(schedule.places(T)):
+    for t, index in enumerate(schedule.indices(T)):
         before = after
         if schedule.sizes is not None and schedule.sizes[t] < len(before[0]):
             n = schedule.sizes[t]
@@ -196,12 +196,12 @@ def walk(step: Callable[[int, State], State], state: State, T: int, schedule: Sc
         old = before
         if schedule.cut is not None:
             restart = [r.to(zero.dtype) for r in changes.restart] or [zero] * len(state)
-            old = tuple(torch.where(schedule.cut[place], new, s) for new, s in zip(restart, before, strict=True))
+            old = tuple(torch.where(schedule.cut[index], new, s) for new, s in zip(restart, before, strict=True))
         after = step(t, old)
         if changes.kept:
-            after = tuple(apply_zoneout(*part) for part in zip(changes.shares(place), old, after, strict=True))
+            after = tuple(apply_zoneout(*part) for part in zip(changes.shares(index), old, after, strict=True))
         if schedule.active is not None:
-            after = tuple(torch.where(schedule.active[place], new, s) for new, s in zip(after, before, strict=True))
+            after = tuple(torch.where(schedule.active[index], new, s) for new, s in zip(after, before, strict=True))
         befores.append(before)
         afters.append(after)
     return Walk(befores, afters, with_all_rows(after, ended))

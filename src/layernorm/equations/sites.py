@@ -6,11 +6,12 @@ formula has where is the recurrence's to say (`Recurrence.places`).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from ..formula import GATES, Place, Recurrence
+from .arguments import Index
 from .batch_norm import ALL, BatchNorm, Moments, Standardized
 from .norms import standardize, standardize_backward
 
@@ -88,8 +89,8 @@ class Site:
             dz, self.later = self.batch_norm.backward(d, Standardized(*saved), self.later)
             return dz
         schedule = self.batch_norm.schedule
-        places = reversed(schedule.places(len(dy)))
-        return schedule.join([self.backward(dy[place], saved_at(saved, place)) for place in places][::-1])
+        indices = reversed(schedule.indices(len(dy)))
+        return schedule.join([self.backward(dy[index], saved_at(saved, index)) for index in indices][::-1])
 
     def parameter_gradients(self, dy: Tensor, dz: Tensor, saved: Saved) -> Parameters:
         """Computes the gradients of this site's parameters by name, summed over time and batch: (T, B, n) -> (n,)."""
@@ -101,9 +102,9 @@ class Site:
         return grads
 
 
-def saved_at(saved: Saved, place: Any) -> Saved:
+def saved_at(saved: Saved, index: Index) -> Saved:
     """Returns what a site saved at one step."""
-    return None if saved is None else tuple([part[place] for part in saved])
+    return None if saved is None else tuple([part[index] for part in saved])
 
 
 class GateSaved(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..formula import Recurrence
 from .arguments import StateChanges
 from .dispatch import kernel
-from .recurrent import Share, backward_steps, forward_steps, network_of, parameter_gradients, parameters_by_name
+from .recurrent import Contribution, backward_steps, forward_steps, network_of, parameter_gradients, parameters_by_name
 from .schedule import State
 
 
@@ -43,7 +43,7 @@ class SteppedLayer:
 
     def take_step_back(
         self, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, changes: StateChanges
-    ) -> tuple[State, Share]:
+    ) -> tuple[State, Contribution]:
         """Takes one step back by `backward_steps`, T = 1."""
         return backward_steps(self.network, zx, zh, before, dy, d, changes=changes)
 
@@ -54,7 +54,7 @@ class SteppedBackwardPass:
     def __init__(self, layer: SteppedLayer) -> None:
         self.layer, self.device = layer, layer.device
         self.inputs: list[Tensor] = []
-        self.shares: list[Share] = []
+        self.contributions: list[Contribution] = []
 
     @kernel
     def step(
@@ -71,14 +71,14 @@ class SteppedBackwardPass:
         d = tuple(torch.zeros_like(s[0]) if g is None else g.to(s.dtype) for s, g in grads_after)
         zx, zh = (z[None] for z in saved)
         dy, changes = torch.zeros_like(before[0]), StateChanges(dropout=dropout)
-        previous, share = layer.take_step_back(zx, zh, before, dy, d, changes)
+        previous, contribution = layer.take_step_back(zx, zh, before, dy, d, changes)
         self.inputs.append(input.to(layer.compute_type)[None])
-        self.shares.append(share)
-        return [g.to(input.dtype) for g in (share.dzx[0] @ layer.p["weight_ih"], *previous)]
+        self.contributions.append(contribution)
+        return [g.to(input.dtype) for g in (contribution.dzx[0] @ layer.p["weight_ih"], *previous)]
 
     @kernel
     def gradients(self) -> list[Tensor]:
-        grads = parameter_gradients(torch.cat(self.inputs), self.shares)
+        grads = parameter_gradients(torch.cat(self.inputs), self.contributions)
         return [grads[name].to(self.layer.dtype) for name in self.layer.recurrence.parameter_names]
 
 

@@ -18,7 +18,7 @@ from ...equations import recurrent as equations
 from ...equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
 from ...equations.checks import check_recurrent, check_recurrent_gradients
 from ...equations.dispatch import kernel
-from ...equations.recurrent import EVERY_ROW, Share
+from ...equations.recurrent import EVERY_ROW, Contribution
 from ...equations.schedule import Schedule, State, in_lines, stack_output, with_all_rows
 from ...equations.sites import Parameters
 from ...equations.steps import SteppedLayer
@@ -31,7 +31,7 @@ def forward_steps(recurrence: Recurrence, p: Parameters, *given: Any) -> tuple[l
     return equations.forward_steps(equations.network_of(p, recurrence), *given)
 
 
-def backward_steps(recurrence: Recurrence, p: Parameters, *given: Any) -> tuple[State, Share]:
+def backward_steps(recurrence: Recurrence, p: Parameters, *given: Any) -> tuple[State, Contribution]:
     """Takes steps back. This is what is compiled."""
     return equations.backward_steps(equations.network_of(p, recurrence), *given)
 
@@ -51,7 +51,7 @@ def take_steps(
 def take_steps_back(
     recurrence: Recurrence, p: Parameters, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State,
     schedule: Schedule = EVERY_ROW, changes: StateChanges = NO_CHANGES,
-) -> tuple[State, Share]:  # fmt: skip
+) -> tuple[State, Contribution]:  # fmt: skip
     """Runs `backward_steps`, compiled."""
     run = compiled(backward_steps, recurrence, *_compile_key(p, zx, d, schedule, changes))
     return run(_step_parameters(p), zx, zh, _contiguous(before), dy.contiguous(), _contiguous(d), schedule, changes)
@@ -177,21 +177,21 @@ def recurrent_backward(
     dy, final = equations.result_gradients(a, grad_output, grad_state)
     d = final if schedule.sizes is None else tuple(part[: schedule.sizes[-1]] for part in final)
     zx, zh, *before = (in_lines(s, a) for s in saved)
-    shares: list[Share] = []
+    contributions: list[Contribution] = []
     changes = _whole_changes(a, x.dtype)
     for chunk in reversed(_chunks(schedule, a.sizes[0])):
         d = schedule.with_ended(d, final, chunk.steps.start)
         steps = chunk.of(zx), chunk.of(zh), tuple(map(chunk.of, before)), chunk.of(dy)
-        d, share = take_steps_back(a.recurrence, p, *steps, d, *chunk.masks(schedule, changes))
-        shares.append(_of_all_rows(share, a))
-    return equations.argument_gradients(a, x, schedule, p["weight_ih"], d, shares[::-1])
+        d, contribution = take_steps_back(a.recurrence, p, *steps, d, *chunk.masks(schedule, changes))
+        contributions.append(_of_all_rows(contribution, a))
+    return equations.argument_gradients(a, x, schedule, p["weight_ih"], d, contributions[::-1])
 
 
-def _of_all_rows(share: Share, a: RecurrentArguments) -> Share:
+def _of_all_rows(contribution: Contribution, a: RecurrentArguments) -> Contribution:
     """Gives the gradient of the state of restarts a row for each of the batch."""
     B = len(a.state[0])
-    rows = (torch.nn.functional.pad(r, (0, 0, 0, B - len(r))) for r in share.restart)
-    return share._replace(restart=tuple(rows))
+    rows = (torch.nn.functional.pad(r, (0, 0, 0, B - len(r))) for r in contribution.restart)
+    return contribution._replace(restart=tuple(rows))
 
 
 def _has_steps(a: RecurrentArguments) -> bool:
@@ -208,7 +208,7 @@ class CompiledLayer(SteppedLayer):
 
     def take_step_back(
         self, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, changes: StateChanges
-    ) -> tuple[State, Share]:
+    ) -> tuple[State, Contribution]:
         return take_steps_back(self.recurrence, self.p, zx, zh, before, dy, d, changes=changes)
 
 
