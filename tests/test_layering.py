@@ -1,5 +1,5 @@
-"""Imports of the library go one way: audit -> convert -> nn, geometry -> functional -> backends -> engines ->
-equations -> formula.
+"""Imports of the library go one way: audit -> convert -> nn -> functional -> backends -> engines -> equations ->
+formula.
 
 Inside engines/: an engine -> protocol. No engine imports another, and nobody else imports one: `backends` finds it by
 name.
@@ -24,13 +24,13 @@ BELOW = {
     "engines": {"equations", "formula"},
     "backends": {"engines", "formula"},  # engines are imported by name, when they are used
     "functional": {"backends", "engines", "equations", "formula"},  # of engines/ the types of `protocol`
-    "geometry": {"functional", "formula"},
+    "geometry": {"functional"},
     "nn": {"functional", "formula"},
     "interop": {"nn", "formula"},
     "sb3": {"convert", "nn", "formula"},
     "torchrl": {"nn"},
     "convert": {"nn", "functional", "backends", "equations", "formula"},
-    "audit": {"convert", "nn", "equations", "formula"},
+    "audit": {"convert", "nn", "equations"},
     "export": {"nn", "functional", "formula"},
     "doctor": {"nn", "functional", "backends", "formula"},
     "__main__": {"doctor"},

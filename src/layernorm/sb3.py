@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 
 from .convert import convert
 from .formula import Formula
-from .nn import BatchNormOverTime, Norm
+from .nn import Norm
 from .nn._normalised import GainInit
+from .nn._population import norm_name
 
 
 class MlpLstmPolicy(RecurrentActorCriticPolicy):
@@ -50,7 +51,7 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
         forget_bias: float | None = None,
         **keywords: Any,
     ) -> None:
-        if norm == "batch" or isinstance(norm, BatchNormOverTime):
+        if norm_name(norm) == "batch":
             raise ValueError(
                 f"{type(self).__name__}: batch norm has statistics for each time step, and a policy is called for one "
                 f"step at a time, whose number it does not know; got norm={norm!r}"

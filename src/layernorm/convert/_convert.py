@@ -15,7 +15,7 @@ from ..functional import describe
 from ..nn._gru import GRU, GRUCell
 from ..nn._lstm import LSTM, LSTMCell
 from ..nn._normalised import GainInit, Normalised, check_module
-from ..nn._population import BatchNormOverTime, Norm
+from ..nn._population import Norm, norm_name
 from ..nn._rnn import RNN, RNNCell
 from ._match import match_networks, named_networks
 
@@ -132,9 +132,7 @@ def convert(
         if own_class(old) in TABLE
     }
     if not replacements:
-        describe(
-            "LSTM", "batch" if isinstance(norm, BatchNormOverTime) else norm, formula, eps, bias=True
-        )  # refuses a wrong name where nothing is converted, too
+        describe("LSTM", norm_name(norm), formula, eps, bias=True)  # refuses a wrong name here, too
     _warn_of_unconverted(module, converted=bool(replacements))
     children = [
         (parent, name, child)

@@ -1,6 +1,6 @@
 """The library of equations: every op in plain torch operations, and beside each its backward by hand.
 
-Anyone may use it. It is the oracle that kernels are compared with, what the engines ``reference`` and ``compiled`` run,
+It is the oracle that kernels are compared with, what the engines ``reference`` and ``compiled`` run,
 and the derivatives of what has been differentiated once. It runs on every device, for every formula and floating type.
 The functions whose names end in ``_equations`` are differentiable to any order.
 

@@ -11,7 +11,7 @@ from torch.fx import Proxy
 from ..formula import Formula
 from ..functional import check_dense, recurrent
 from ._normalised import GainInit, Normalised, check_flags, check_sizes
-from ._population import BatchNormOverTime
+from ._population import norm_name
 from ._prepared import PreparedLayers
 from ._tracing import fx_call_module
 
@@ -40,7 +40,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
         gate_clip: float | None = None,
     ) -> None:
         super().__init__()
-        if norm == "batch" or isinstance(norm, BatchNormOverTime):
+        if norm_name(norm) == "batch":
             raise ValueError(
                 f"{self.network}Cell: batch norm needs to know the time step, use layernorm.{self.network}"
             )

@@ -51,6 +51,11 @@ Norm = str | BatchNormOverTime | None
 """The argument ``norm`` of a network."""
 
 
+def norm_name(norm: Norm) -> str | None:
+    """Returns the name of a network's ``norm``, which for batch norm may be its settings."""
+    return "batch" if isinstance(norm, BatchNormOverTime) else norm
+
+
 class Population:
     """The population statistics of one layer and direction, in buffers of its module.
 

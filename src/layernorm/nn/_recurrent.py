@@ -26,7 +26,7 @@ from ..functional import (
     recurrent,
 )
 from ._normalised import GainInit, Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
-from ._population import BatchNormOverTime, Norm, Population
+from ._population import BatchNormOverTime, Norm, Population, norm_name
 from ._prepared import PreparedLayers, in_inference_mode
 from ._tracing import fx_call_module
 
@@ -97,13 +97,10 @@ class Recurrent(Normalised, Generic[Hx]):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.proj_size = bidirectional, proj_size
-        self.over_time: BatchNormOverTime | None = None
-        if norm == "batch":
-            norm = BatchNormOverTime()
-        if isinstance(norm, BatchNormOverTime):
-            self.over_time, norm = norm, "batch"
+        settings = BatchNormOverTime() if norm == "batch" else norm
+        self.over_time = settings if isinstance(settings, BatchNormOverTime) else None
         equations = {"bias": bias, "projected": proj_size > 0, "nonlinearity": nonlinearity, "gate_clip": gate_clip}
-        self._describe(norm, formula, eps, gain_init, forget_bias, zoneout, **equations)
+        self._describe(norm_name(norm), formula, eps, gain_init, forget_bias, zoneout, **equations)
         self._warn_of_lost_input(input_size, hidden_size)
         for layer, size in enumerate(self._input_sizes):
             shapes = self.recurrence.parameter_shapes(size, hidden_size, proj_size or None)

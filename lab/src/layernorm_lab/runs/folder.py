@@ -222,7 +222,7 @@ def _begun(path: Path) -> bool:
     try:
         return bool(_run_files_in(path))
     except RunError:
-        return True  # `read` will then say why it cannot be read
+        return True  # `read_run` will then say why it cannot be read
 
 
 def _run_files_in(path: Path) -> list[str]:

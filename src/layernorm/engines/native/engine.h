@@ -112,9 +112,14 @@ static inline int64_t row_of_summed_inputs(const Recurrent &n) {
     return rows_apart(round_up(n.gates * round_up(n.H, PAD), ROW));
 }
 
-// `type`: 0 float32, 1 float64, 2 bfloat16. In bfloat16 two numbers of the output take the place of one.
+// The types of the recurrent kernels. ROUNDED is float32 whose products are of numbers rounded to bfloat16, where there is
+// an instruction for them. Its kernels may return NOT_ROUNDED: nothing has been done, the call is for those of float32.
+constexpr int FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 2, ROUNDED = 3;
+constexpr int NOT_ROUNDED = 2;
+
+// In bfloat16 two numbers of the output take the place of one.
 static inline SavedBlock saved_block(const Recurrent &n, int type) {
-    const int64_t Hp = round_up(n.H, PAD), Z = row_of_summed_inputs(n), output = type == 2 ? (n.P + 1) / 2 : n.P;
+    const int64_t Hp = round_up(n.H, PAD), Z = row_of_summed_inputs(n), output = type == BFLOAT16 ? (n.P + 1) / 2 : n.P;
     const bool product = n.gates == 3 && n.together < 3;  // r multiplies U_n h before a normalisation
     const int64_t sizes[6] = {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0,
         n.kept_c || (n.batch_norm && n.cell == 2) ? Hp : 0, n.batch_norm ? 0 : STATISTICS, n.prepared ? 0 : output};
@@ -154,10 +159,6 @@ struct NormKernels {
     int (*forward[4])(const Norm *, ParallelFor);  // float32, float64, bfloat16, float16; 0, or 1: no memory
     int (*backward[4])(const Norm *, ParallelFor);
 };
-// ROUNDED is float32 whose products are of numbers rounded to bfloat16, where there is an instruction for them. Its kernels
-// may return NOT_ROUNDED: nothing has been done, the call is for those of float32.
-constexpr int FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 2, ROUNDED = 3;
-constexpr int NOT_ROUNDED = 2;
 // The kernels of one instruction set. Null: it has none of its own, and those of the next whole set serve.
 struct Kernels {
     const char *name;

@@ -195,7 +195,7 @@ private:
         Recurrent &n = recurrent();
         uint32_t threads;
         const int type = number(types[CALL]);
-        if (type < 0 || type > 2 || torch.threads(&threads)) return false;
+        if (type < 0 || type > BFLOAT16 || torch.threads(&threads)) return false;
         const auto known = [&](Size name, int64_t otherwise) { return sizes[name] == OPEN ? otherwise : sizes[name]; };
         n.T = known(T, n.T), n.B = known(B, n.B);  // steps one by one have no time, and packing weights has no rows
         n.I = sizes[I], n.H = known(H, sizes[UNITS] / n.gates), n.P = n.projected ? sizes[P] : n.H;
@@ -261,7 +261,7 @@ private:
         if (n.saved_x) {
             const int type = number(types[CALL]);
             const SavedBlock block = saved_block(n, type);
-            const int64_t rows = n.lines * (type == 1 ? 8 : 4);
+            const int64_t rows = n.lines * (type == FLOAT64 ? 8 : 4);
             char *const begin = static_cast<char *>(n.saved_x);
             n.saved_h = block.h < 0 ? nullptr : begin + block.h * rows;
             n.saved_c = block.c < 0 ? nullptr : begin + block.c * rows;
