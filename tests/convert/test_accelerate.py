@@ -204,7 +204,7 @@ def test_an_own_forward_stays_and_calls_ours_in_the_place_of_torchs():
     warned = r"^accelerate: accelerated where their own forward calls torch's: 0 \(OwnForward\)$"
     with pytest.warns(UserWarning, match=warned):
         ln.accelerate(model)
-    assert super(OwnForward, model[0]).forward.__func__ is ln.GRU.forward
+    assert super(OwnForward, model[0]).forward.__func__.__wrapped__ is ln.GRU.forward
     torch.testing.assert_close(copy.deepcopy(model)[0](x, scale=3), expected)
     assert type(ln.restore(model)[0]) is OwnForward
 
@@ -248,6 +248,8 @@ def test_what_is_left_is_named_with_the_reason(make, reason):
 def test_nothing_to_accelerate_is_said_and_wrong_arguments_are_errors():
     with pytest.warns(UserWarning, match="no RNN, LSTM, GRU or cell of torch.nn in Linear"):
         ln.accelerate(torch.nn.Linear(2, 2))
+    with pytest.warns(UserWarning, match="Sequential; what torch.jit has scripted or traced cannot be changed$"):
+        ln.accelerate(torch.nn.Sequential(torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))))
     for function in (ln.accelerate, ln.restore):
         with pytest.raises(TypeError, match=r"module must be a torch\.nn\.Module, got str 'x'"):
             function("x")
@@ -448,3 +450,81 @@ def test_the_extras_of_our_modules():
     torch.testing.assert_close(lstm(x, reset=reset)[0], torch.cat(outputs))
     torch.testing.assert_close(lstm.stepper()(x[0])[0], lstm(x)[0][0])
     assert (lstm(x, lengths=[2, 7, 1, 4])[0][2:, 0] == 0).all()
+
+
+def test_torchs_cells_take_a_number_for_bias():
+    """As Tacotron 2 has it: ``LSTMCell(..., ..., 1)``."""
+    for make in (lambda: torch.nn.LSTMCell(I, H, 1), lambda: torch.nn.GRUCell(I, H, 0)):
+        cell, x = make(), torch.randn(B, I)
+        expected = tensors(cell(x))
+        torch.testing.assert_close(tensors(ln.convert(copy.deepcopy(cell), norm=None)(x)), expected)
+        torch.testing.assert_close(tensors(ln.accelerate(cell)(x)), expected)
+
+
+def test_nothing_is_accelerated_if_one_module_is_an_error():
+    model = torch.nn.Sequential(torch.nn.GRU(I, H), torch.nn.GRU(I, H))
+    model[1].hidden_size = 5.5
+    with pytest.raises(TypeError):
+        ln.accelerate(model)
+    assert [type(part) for part in model] == [torch.nn.GRU] * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}])
+@pytest.mark.parametrize("enforce_sorted", [True, False])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_traced_model_that_packs_takes_other_batches(options, enforce_sorted):
+    class Packs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru = torch.nn.GRU(I, H, **options)
+
+        def forward(self, x, lengths):
+            return self.gru(pack_padded_sequence(x, lengths, enforce_sorted=enforce_sorted))[0].data
+
+    model = Packs()
+    cases = [(torch.randn(len(n), T, I).transpose(0, 1), torch.tensor(n)) for n in ([7, 5], [7, 7, 6, 1, 1], [7])]
+    expected = [model(*case) for case in cases]
+    traced = torch.jit.trace(ln.accelerate(model), cases[0])
+    torch.testing.assert_close([traced(*case) for case in cases], expected)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile looks at it where a graph begins again
+def test_torch_compile_does_not_look_inside():
+    """As into torch's own: one break in the graph, and nothing of ours is compiled, whatever is called."""
+    graphs = []
+
+    def counted(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    model = torch.nn.Sequential(ln.accelerate(torch.nn.LSTM(I, H, 2, bidirectional=True)))
+    compiled = torch.compile(lambda x: model(x)[0].relu() + 1, backend=counted)
+    for mode in (True, False):
+        model.train(mode)
+        for steps in (T, T + 1, T + 2):
+            x = torch.randn(steps, B, I)
+            torch.testing.assert_close(compiled(x), model(x)[0].relu() + 1)
+    operations = {node.target for graph in graphs for node in graph.graph.nodes if node.op == "call_function"}
+    assert not [target for target in operations if "layernorm" in str(target)]
+    exported = torch.export.export(model.eval(), (x,)).module()
+    torch.testing.assert_close(exported(x)[0], model(x)[0])
+
+
+def test_a_stepper_refuses_a_forward_of_the_users_own():
+    with pytest.warns(UserWarning, match="own forward"):
+        module = ln.accelerate(OwnForward(I, H))
+    with pytest.raises(ValueError, match="no step runs the forward of AcceleratedOwnForward, which is not layernorm's"):
+        module.stepper()
+    assert ln.accelerate(Orthogonal(I, H)).stepper()(torch.zeros(B, I))[0].shape == (B, H)
+
+
+def test_the_class_of_an_accelerated_module_makes_another():
+    """As programs do that build a copy from a module's class and sizes."""
+    old = ln.accelerate(Orthogonal(I, H, batch_first=True))
+    new, x = type(old)(old.input_size, old.hidden_size, batch_first=True), torch.randn(B, T, I)
+    new.load_state_dict(old.state_dict())
+    torch.testing.assert_close(new(x), old(x))
+    assert new.zero_state(2)[0].shape == (1, 2, H)
+    assert type(ln.restore(new)) is Orthogonal
+    with pytest.raises(RuntimeError, match="AcceleratedLSTM: a new one cannot be accelerated: no engine for meta"):
+        type(ln.accelerate(torch.nn.LSTM(I, H)))(I, H, device="meta")

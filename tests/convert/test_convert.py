@@ -101,6 +101,7 @@ def test_nothing_changes_when_a_part_cannot_be_converted():
         (lambda m: m.register_parameter("scale", torch.nn.Parameter(torch.ones(1))), "scale of encoder"),
         (lambda m: m.add_module("head", torch.nn.Linear(8, 2)), "head of encoder"),
         (lambda m: setattr(m, "forward", print), "forward of encoder"),
+        (lambda m: m.compile(), r"what compile\(\) made of encoder"),
     ],
 )
 def test_what_could_not_be_kept_is_an_error(change, what):
@@ -170,7 +171,7 @@ def test_subclasses_are_left_alone_and_named():
     with pytest.warns(UserWarning, match=r"^convert: left alone as subclasses of torch's modules: 0 \(Mine\)$"):
         ln.convert(model)
     assert [type(m) for m in model] == [Mine, ln.GRU]
-    with pytest.warns(UserWarning, match=r"no RNN.* in Mine; left alone .*: the module \(Mine\)$"):
+    with pytest.warns(UserWarning, match=r"^convert: left alone as subclasses .* modules: the module \(Mine\)$"):
         ln.convert(model[0])
 
 
@@ -256,3 +257,10 @@ def test_a_keyword_that_a_network_lacks_is_refused_and_a_failed_match_puts_the_b
         ln.convert(lstm, forget_bias=1.0, match=(torch.zeros(5, 2, 7),))
     assert type(lstm[0]) is torch.nn.LSTM
     assert torch.equal(lstm[0].bias_ih_l0, before)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_model_that_was_scripted_once():
+    model = torch.nn.Sequential(torch.nn.GRU(3, 4))
+    torch.jit.script(model)
+    assert type(ln.convert(model)[0]) is ln.GRU

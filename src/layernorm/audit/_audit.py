@@ -296,9 +296,14 @@ def _findings_of_layer(calls: list[LayerCall], spreads: Spreads) -> list[Finding
     inspected = [inspect(call.arguments._replace(changes=NO_CHANGES)) for call in calls]
     limit = math.sqrt(formula.eps) if formula.eps_on == "variance" else formula.eps
     sizes: dict[int, list[Tensor]] = defaultdict(list)  # of W_ih x, by units: in a GRU r and z are apart from n
+    apart = {} if len(recurrence.spans) != 2 else {
+        (end - begin) * first.arguments.sizes[3]: f" of {' and '.join('rzn'[begin:end])}"
+        for begin, end in recurrence.spans
+    }  # fmt: skip
     for call in inspected:
         for v in call.vectors:
-            spread = spreads.setdefault((name, v.place, len(v.share)), _Spread(name, PLACES[v.place], limit))
+            place = PLACES[v.place] + apart.get(len(v.share), "")
+            spread = spreads.setdefault((name, v.place, len(v.share)), _Spread(name, place, limit))
             spread.steps += [d[counted] for d, counted in zip(v.deviation, v.counted, strict=True)]
             if v.share.numel():
                 spread.shares.append(v.share)

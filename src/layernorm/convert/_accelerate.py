@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from .. import backends
 from ..nn._normalised import check_module
-from ._convert import TABLE, bare_like, constructor_arguments
+from ._convert import TABLE, bare_like, constructor_arguments, nothing_in
 
 _OF_FORWARD = (
     *("check_forward_args", "check_input", "check_hidden_size", "permute_hidden"),
@@ -39,6 +39,13 @@ class Accelerated(torch.nn.Module):
     _names_added: list[str]
     _structure: tuple[Any, ...]
     _way_out = "; call layernorm.restore first"
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        made = self._class_before(*args, **keywords)
+        attributes = _attributes_to_add(made)
+        if isinstance(attributes, str):
+            raise RuntimeError(f"{type(self).__name__}: a new one cannot be accelerated: {attributes}")
+        vars(self).update(vars(made), **attributes)
 
     def _follow_attributes(self) -> None:
         """Follows torch's attributes that have an effect in torch's forward.
@@ -112,15 +119,18 @@ def accelerate(module: Module) -> Module:
     check_module("accelerate", module)
     parts = [(name, part) for name, part in module.named_modules() if _torch_class(type(part))]
     left, own = [], []
-    for name, part in parts:
+    added = [{} if isinstance(part, Accelerated) else _attributes_to_add(part) for _, part in parts]
+    for (name, part), attributes in zip(parts, added, strict=True):
         own_class = part._class_before if isinstance(part, Accelerated) else type(part)
         title = f"{name or 'the module'} ({own_class.__name__}"
-        reason = None if isinstance(part, Accelerated) else _accelerate_one(part)
-        if reason is not None:
-            left.append(f"{title}: {reason})")
-        elif type(part).forward is not TABLE[_torch_class(type(part))][0].forward:
+        if isinstance(attributes, str):
+            left.append(f"{title}: {attributes})")
+            continue
+        if attributes:
+            _accelerate_one(part, attributes)
+        if type(part).forward is not _accelerated_class(_torch_class(type(part))).forward:
             own.append(f"{title})")
-    warned = [] if parts else [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"]
+    warned = [] if parts else [nothing_in(module)]
     if left:
         warned.append(f"left as they are: {', '.join(left)}")
     if own:
@@ -165,8 +175,8 @@ def _structure(part: torch.nn.Module) -> tuple[Any, ...]:
     return tuple([found.get(name) for name in _STRUCTURE])
 
 
-def _accelerate_one(part: torch.nn.Module) -> str | None:
-    """Accelerates one of torch's modules, or returns why not."""
+def _attributes_to_add(part: torch.nn.Module) -> dict[str, Any] | str:
+    """Returns the attributes that one of torch's modules gets when it is accelerated, or why it is not."""
     theirs = _torch_class(type(part))
     ours = TABLE[theirs][0]
     if is_parametrized(part):
@@ -188,9 +198,13 @@ def _accelerate_one(part: torch.nn.Module) -> str | None:
         device, dtype = parameter.device.type, parameter.dtype
         if backends.preferred("recurrent", device, dtype) == "reference":
             return f"no engine for {device} in {dtype}"
-    vars(part).update(added, _structure=_structure(part), _names_added=["_names_added", "_structure", *added])
+    return added | {"_structure": _structure(part), "_names_added": ["_names_added", "_structure", *added]}
+
+
+def _accelerate_one(part: torch.nn.Module, attributes: dict[str, Any]) -> None:
+    """Accelerates one of torch's modules."""
+    vars(part).update(attributes)
     part.__class__ = _accelerated_class(cast(Any, type(part)))
-    return None
 
 
 def _torch_class(cls: type) -> Any:
@@ -208,7 +222,18 @@ def _accelerated_class(cls: Any) -> type[torch.nn.Module]:
     # Where ours has properties torch's networks have attributes. What is no property does not hide them.
     plain = {name: None for name in ("mode", "_all_weights") if isinstance(getattr(ours, name, None), property)}
     bases = (Accelerated, theirs, ours)
-    return type(f"Accelerated{cls.__name__}", bases, {"forward": ours.forward, **plain, **changed})
+    return type(f"Accelerated{cls.__name__}", bases, {"forward": _not_compiled(ours.forward), **plain, **changed})
+
+
+def _not_compiled(forward: Any) -> Any:
+    """Returns a ``forward`` that `torch.compile` does not look into. It runs torch's own in Python, too."""
+    in_python = torch.compiler.disable(forward)
+
+    @functools.wraps(forward)
+    def run(*args: Any, **keywords: Any) -> Any:
+        return (forward if torch.compiler.is_exporting() else in_python)(*args, **keywords)
+
+    return run
 
 
 def _make_empty(cls: Any) -> torch.nn.Module:

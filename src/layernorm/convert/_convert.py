@@ -159,6 +159,13 @@ def convert(
     return converted
 
 
+def nothing_in(module: torch.nn.Module) -> str:
+    """Says that a module has nothing of torch's to change."""
+    scripted = any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
+    text = f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"
+    return text + ("; what torch.jit has scripted or traced cannot be changed" if scripted else "")
+
+
 def _warn_of_unconverted(module: torch.nn.Module, converted: bool) -> None:
     """Warns of what a caller may have expected to be converted and was not."""
     accelerated, subclasses = list[str](), list[str]()
@@ -168,8 +175,7 @@ def _warn_of_unconverted(module: torch.nn.Module, converted: bool) -> None:
             accelerated.append(f"{name or 'the module'} ({before.__name__})")
         elif issubclass(own_class(part), tuple(TABLE)) and own_class(part) not in TABLE:
             subclasses.append(f"{name or 'the module'} ({own_class(part).__name__})")
-    nothing = not converted and not accelerated
-    warned = [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"] if nothing else []
+    warned = [] if converted or accelerated or subclasses else [nothing_in(module)]
     if accelerated:
         warned.append(f"left alone as accelerated, call layernorm.restore(model) first: {', '.join(accelerated)}")
     if subclasses:
@@ -188,13 +194,15 @@ def _lost_names(old: torch.nn.Module, bare: torch.nn.Module) -> list[str]:
     parts = ((old._parameters, bare._parameters), (old._buffers, bare._buffers), (old._modules, bare._modules))
     added = [name for of_old, of_bare in parts for name in of_old if name not in of_bare]
     hooks = [name.strip("_") for name, registered in vars(old).items() if name.endswith("_hooks") and registered]
-    attributes = [name for name in vars(old) if name not in vars(bare)]
+    attributes = ["what compile() made" if name == "_compiled_call_impl" else name
+                  for name in vars(old) if name not in vars(bare) and not name.startswith("__")]  # fmt: skip
     return list(dict.fromkeys([*computed, *hooks, *added, *attributes]))
 
 
 def constructor_arguments(old: torch.nn.Module, theirs: type[torch.nn.Module]) -> dict[str, Any]:
     """Reads off what a module of torch's was made with, but for device and type. An RNN computes what ``mode`` says."""
     found = {name: getattr(old, name) for name in ("input_size", "hidden_size", *TABLE[theirs][1])}
+    found["bias"] = bool(found["bias"])  # torch's cells take whatever is true
     if issubclass(theirs, torch.nn.RNN):
         found["nonlinearity"] = str(old.mode).removeprefix("RNN_").lower()
     return found

@@ -163,14 +163,17 @@ class Normalised(torch.nn.Module):
         """The hooks that torch runs around a call of the module and its gradient."""
         return self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks
 
-    def _check_hooks(self) -> None:
-        """Checks that no hook would have to run around a step or its gradient, as a stepper calls none.
+    def _check_calls(self) -> None:
+        """Checks that a call runs nothing around a step or its gradient that a stepper would not.
 
         Raises:
-            ValueError: the module has hooks on its forward, as pruning adds, or on its backward.
+            ValueError: the module has hooks on its forward, as pruning adds, or on its backward, or a ``forward`` that
+                is not the library's.
         """
+        name = type(self).__name__
+        if "forward" in vars(self) or not type(self).forward.__module__.startswith("layernorm."):
+            raise ValueError(f"{name}.stepper: no step runs the forward of {name}, which is not layernorm's; call it")
         if any(self._hooks_of_a_call):
-            name = type(self).__name__
             raise ValueError(
                 f"{name}.stepper: no step runs the hooks on the forward (pruning adds one) and the backward of {name}"
             )

@@ -27,7 +27,7 @@ class PreparedLayers:
     """A module's layers for steps: prepared at the first step, and again at a step that finds the module changed."""
 
     def __init__(self, module: Normalised) -> None:
-        module._check_hooks()
+        module._check_calls()
         self.module, self.hooks = module, module._hooks_of_a_call
         self.last: _Preparation | None = None
         self.made_in_graph = is_dynamo_compiling()
@@ -39,7 +39,7 @@ class PreparedLayers:
             ValueError: the module has got a hook that no step runs.
         """
         if any(self.hooks):
-            self.module._check_hooks()
+            self.module._check_calls()
         autocast, last = autocast_type(input), self.last
         # A compiled graph may run after the module has changed and has no check for that, so it prepares the layers
         # each time.

@@ -391,7 +391,10 @@ class Recurrent(Normalised, Generic[Hx]):
                 "batch and lengths= in place of packing"
             )
         check_dense(type(self).__name__, "input's data", data)
-        B = len(order) if order is not None else int(sizes[0].item()) if len(sizes) else 0
+        if torch.jit.is_tracing():  # a number would be the example's; torch's modules have a tensor here, too
+            B: Any = sizes[0]
+        else:
+            B = len(order) if order is not None else int(sizes[0].item()) if len(sizes) else 0
         return self._run_lines(input, hx, B, self._cuts(reset, restart, (sizes.shape[0], B), data))
 
     def _packs(self, x: Tensor, lengths: Tensor) -> bool:
