@@ -45,6 +45,9 @@ NEEDED = {
 
 LATER = {
     # name: what fails without it. All of these are looked up in the call that uses them
+    "torch._C._dynamo.eval_frame.set_code_exec_strategy": "`accelerate`",
+    "torch._C._dynamo.eval_frame._FrameExecStrategy": "the same",
+    "torch._C._dynamo.eval_frame._FrameAction.SKIP": "the same",
     "torch._dynamo.maybe_mark_dynamic": "the compiled engine, which runs only where it is asked for",
     "torch._inductor.codegen.common.get_scheduling_for_device": "the same",
     "torch._inductor.codegen.common.init_backend_registration": "the same",

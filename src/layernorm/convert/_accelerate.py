@@ -226,13 +226,18 @@ def _accelerated_class(cls: Any) -> type[torch.nn.Module]:
 
 
 def _not_compiled(forward: Any) -> Any:
-    """Returns a ``forward`` that `torch.compile` does not look into. It runs torch's own in Python, too."""
-    in_python = torch.compiler.disable(forward)
+    """Returns a ``forward`` that `torch.compile` runs in Python, with all that it calls, as it does with torch's own.
+
+    `torch.compiler.disable` says the same, and takes 3 microseconds of each call.
+    """
 
     @functools.wraps(forward)
     def run(*args: Any, **keywords: Any) -> Any:
-        return (forward if torch.compiler.is_exporting() else in_python)(*args, **keywords)
+        return forward(*args, **keywords)
 
+    skip = torch._C._dynamo.eval_frame._FrameAction.SKIP
+    strategy = torch._C._dynamo.eval_frame._FrameExecStrategy(skip, skip)
+    torch._C._dynamo.eval_frame.set_code_exec_strategy(cast(Any, run).__code__, strategy)
     return run
 
 
