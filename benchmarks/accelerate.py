@@ -55,6 +55,9 @@ CASES = {  # name: T, B, I, H, and options of the network
     "cell, B = 8": ((1, 8, 128, 128), {}),
     "cell, B = 64": ((1, 64, 256, 256), {}),
     "cell, B = 256": ((1, 256, 512, 512), {}),
+    "2 layers of 40 units": ((72, 32, 40, 40), {"num_layers": 2}),
+    "one step, 32 units": ((1, 1, 32, 32), {}),
+    "cell, 32 units": ((1, 1, 32, 32), {}),
 }
 
 

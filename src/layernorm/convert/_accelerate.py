@@ -105,9 +105,10 @@ def accelerate(module: Module) -> Module:
     Raises:
         TypeError: ``module`` is no module.
 
-    Limits: training a cell, or an `RNN` or `GRU` one step a call, takes longer with 64 rows and more. An accelerated
-    model that is moved to a GPU computes plain torch equations there. `restore` gives torch's modules back. Call it
-    before `convert`, `portable`, `torch.jit.script` and dynamic quantization, and before a whole model is saved for a
+    Limits: an `RNNCell`, and an `RNN` one step a call, can take longer than torch's, most where they are small. So
+    does training another cell, or a `GRU` one step a call, with 64 rows and more. An accelerated model that is
+    moved to a GPU computes plain torch equations there. `restore` gives torch's modules back. Call it before
+    `convert`, `portable`, `torch.jit.script` and dynamic quantization, and before a whole model is saved for a
     program without layernorm.
 
     Example::
