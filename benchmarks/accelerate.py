@@ -12,6 +12,7 @@ of both are compared with torch's in float64; ours may be four times as far from
 
 `networks`: networks and cells by themselves. In `resets` episodes begin inside the sequence: torch's network is called
 for each step, with a state of zeros where one begins. Ours is once called in the same loop, and once with `reset=`.
+`policy`: one step of a network between linear layers.
 
 `models`: models of the sizes of public programs, with random data. `difference` is the largest between the
 outputs of both. A training step includes the optimiser.
@@ -58,6 +59,8 @@ CASES = {  # name: T, B, I, H, and options of the network
     "2 layers of 40 units": ((72, 32, 40, 40), {"num_layers": 2}),
     "one step, 32 units": ((1, 1, 32, 32), {}),
     "cell, 32 units": ((1, 1, 32, 32), {}),
+    "policy, a cell of 64": ((1, 8, 64, 64), {}),
+    "policy, one step of 64": ((1, 8, 64, 64), {}),
 }
 
 
@@ -65,6 +68,19 @@ def tensors(result: Any) -> list[Tensor]:
     if isinstance(result, Tensor):
         return [result]
     return [result.data] if isinstance(result, PackedSequence) else [t for part in result for t in tensors(part)]
+
+
+class Policy(nn.Module):
+    """A recurrent policy: a layer below the network, one for the action and one for the value above it."""
+
+    def __init__(self, core: nn.Module, inputs: int, units: int) -> None:
+        super().__init__()
+        self.below, self.core = nn.Linear(inputs, inputs), core
+        self.action, self.value = nn.Linear(units, 4), nn.Linear(units, 1)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        h = tensors(self.core(self.below(x).relu()))[0]
+        return [self.action(h), self.value(h)]
 
 
 def loop(module: Any, x: Tensor, begins: Tensor) -> Tensor:
@@ -136,6 +152,7 @@ def networks(options: Any) -> list[Row]:
 def measure(network: str, case: str, shape: Sequence[int], arguments: dict[str, Any], rounds: int) -> Row:
     T, B, inputs, units = shape
     module = getattr(nn, network + "Cell" * ("cell" in case))(inputs, units, **arguments)
+    module = Policy(module, inputs, units) if "policy" in case else module
     x, begins = torch.randn(T, B, inputs), torch.rand(T, B) < 0.05
     x = x[0] if "cell" in case else x
     call: Call = lambda module, x: module(x)  # noqa: E731

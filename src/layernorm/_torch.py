@@ -36,7 +36,7 @@ NEEDED = {
     "torch._assert_async": "a graph refuses lengths and resets when it runs",
     "torch.nn.modules.batchnorm._BatchNorm": "`audit` knows PyTorch's batch norms",
     "torch.nn.modules.instancenorm._InstanceNorm": "`audit` knows PyTorch's instance norms",
-    "torch.utils._pytree.tree_leaves": "`audit` finds the tensors in what a model returns",
+    "torch.utils._pytree.tree_leaves": "`audit` finds the tensors in what a model returns and keeps",
     "torch.utils._pytree.keystr": "`audit` names an input that is not finite",
     "torch.utils._pytree.tree_flatten_with_path": "the same",
     "torch.utils._python_dispatch._get_current_dispatch_mode_stack": "PyTorch's counter of operations counts the ops",

@@ -201,7 +201,7 @@ def test_what_is_changed_between_lasts_after_restore():
 def test_an_own_forward_stays_and_calls_ours_in_the_place_of_torchs():
     model, x = torch.nn.Sequential(OwnForward(I, H)), torch.randn(T, B, I)
     expected = model[0](x, scale=3)
-    warned = r"^accelerate: accelerated where their own forward calls torch's: 0 \(OwnForward\)$"
+    warned = r"^accelerate: accelerated where their own forward calls super\(\).forward: 0 \(OwnForward\)$"
     with pytest.warns(UserWarning, match=warned):
         ln.accelerate(model)
     assert super(OwnForward, model[0]).forward.__func__.__wrapped__ is ln.GRU.forward
@@ -420,7 +420,7 @@ def test_our_own_function_that_is_set_later_is_computed():
 def test_a_second_call_names_the_class_that_a_user_wrote():
     model = torch.nn.Sequential(OwnForward(I, H))
     for _ in range(2):
-        with pytest.warns(UserWarning, match=r"^accelerate: accelerated where .* calls torch's: 0 \(OwnForward\)$"):
+        with pytest.warns(UserWarning, match=r"^accelerate: accelerated where .* super\(\).forward: 0 \(OwnForward\)$"):
             ln.accelerate(model)
 
 
@@ -508,6 +508,12 @@ def test_torch_compile_does_not_look_inside():
     assert not [target for target in operations if "layernorm" in str(target)]
     exported = torch.export.export(model.eval(), (x,)).module()
     torch.testing.assert_close(exported(x)[0], model(x)[0])
+
+
+def test_a_cell_is_part_of_a_graph_as_torchs_is():
+    cell, x = ln.accelerate(torch.nn.GRUCell(I, H)), torch.randn(B, I)
+    compiled = torch.compile(lambda x: cell(x).relu() + 1, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), cell(x).relu() + 1)
 
 
 def test_a_stepper_refuses_a_forward_of_the_users_own():

@@ -21,7 +21,7 @@ ZEROS = torch.zeros(2, 5)
         (
             lambda: gru(X.double(), None, P),
             RuntimeError,
-            r"weight_ih of type torch.float64, as input is, got torch.float32",
+            r"expected input of type torch.float32, as the parameters are, got torch.float64",
         ),
         (lambda: gru(X.long(), None, P), RuntimeError, "floating-point type, got torch.int64"),
         (lambda: gru(X, ZEROS[:1], P), RuntimeError, r"expected initial h of shape \[2, 5\], got \[1, 5\]"),

@@ -251,6 +251,33 @@ def test_steps_one_by_one_are_seen_too(network):
     assert finding.module.startswith("network")
 
 
+class Remembers(nn.Module):
+    """A module that keeps its state from call to call, as recurrent policies do."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.state, self.calls = ln.LSTM(8, 16), None, 0
+
+    def forward(self, rows):
+        output, self.state = self.rnn(rows, self.state)
+        self.seen, self.calls = {"output": output}, self.calls + 1
+        return output
+
+
+def test_a_state_that_a_module_keeps_is_put_back():
+    model = Remembers()
+    optimizer = torch.optim.Adam(model.parameters())
+    ln.audit(model, ROWS, loss=lambda output: output.square().mean(), optimizer=optimizer)
+    ln.match(model, ROWS)
+    assert model.state is None
+    assert not hasattr(model, "seen")
+    model(ROWS).sum().backward()
+    model.state = kept = tuple(part.detach() for part in model.state)
+    ln.audit(model, ROWS)
+    assert model.state is kept
+    model(ROWS).sum().backward()
+
+
 @pytest.mark.parametrize("given", ["lengths", "packed", "cells called"])
 def test_padding_and_packing_are_not_looked_at(given):
     torch.manual_seed(0)

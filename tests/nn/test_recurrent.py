@@ -295,7 +295,7 @@ GRU_CELL, LSTM_CELL = ln.GRUCell(3, 4), ln.LSTMCell(3, 4)
         (lambda: GRU(PACKED, reset=torch.zeros(5, 1)), RuntimeError, r"reset of shape \[5, 2\], got \[5, 1\]"),
         (lambda: GRU(PACKED, torch.zeros(1, 4)), RuntimeError, r"hidden h of size \(1, 2, 4\), got \[1, 4\]"),
         (lambda: GRU(pack_sequence([torch.randn(5, 4)])), RuntimeError, "Expected 3, got 4"),
-        (lambda: GRU(X.double()), RuntimeError, "type torch.float64, as input is"),
+        (lambda: GRU(X.double()), RuntimeError, "input of type torch.float32, as the parameters are"),
         (lambda: LSTM_CELL(torch.randn(2, 4)), RuntimeError, "got 4, expected 3"),
         (lambda: LSTM_CELL([1.0]), TypeError, "LSTMCell: expected input to be a Tensor, got list"),
         (lambda: LSTM_CELL(torch.randn(2, 2, 3)), ValueError, "Expected input to be 1D or 2D, got 3D"),

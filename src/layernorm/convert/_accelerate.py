@@ -135,7 +135,7 @@ def accelerate(module: Module) -> Module:
     if left:
         warned.append(f"left as they are: {', '.join(left)}")
     if own:
-        warned.append(f"accelerated where their own forward calls torch's: {', '.join(own)}")
+        warned.append(f"accelerated where their own forward calls super().forward: {', '.join(own)}")
     if warned:
         warnings.warn(f"accelerate: {'; '.join(warned)}", stacklevel=2)
     return module
@@ -223,7 +223,9 @@ def _accelerated_class(cls: Any) -> type[torch.nn.Module]:
     # Where ours has properties torch's networks have attributes. What is no property does not hide them.
     plain = {name: None for name in ("mode", "_all_weights") if isinstance(getattr(ours, name, None), property)}
     bases = (Accelerated, theirs, ours)
-    return type(f"Accelerated{cls.__name__}", bases, {"forward": _not_compiled(ours.forward), **plain, **changed})
+    # torch.compile runs torch's networks in Python, and looks inside its cells.
+    forward = _not_compiled(ours.forward) if issubclass(theirs, torch.nn.RNNBase) else ours.forward
+    return type(f"Accelerated{cls.__name__}", bases, {"forward": forward, **plain, **changed})
 
 
 def _not_compiled(forward: Any) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ..equations.arguments import RecurrentArguments, StateChanges
 from ..equations.schedule import unpacked
@@ -98,10 +99,12 @@ def _with_note(take: Callable[..., Any], note_call: Callable[..., None]) -> Any:
 
 @contextlib.contextmanager
 def put_back(module: torch.nn.Module) -> Iterator[None]:
-    """Puts back what a forward pass changes: buffers, mode and torch's random state."""
+    """Puts back what a forward pass changes: buffers, mode, tensors that modules keep from call to call as attributes,
+    such as a state, and torch's random state."""
     parts = list(module.modules())
     buffers = [(part, name, b, b.clone()) for part in parts for name, b in part._buffers.items() if b is not None]
     modes = [(part, part.training) for part in parts]
+    attributes = [(part, dict(vars(part))) for part in parts]
     devices = {p.device.index for p in module.parameters() if p.is_cuda}
     with torch.random.fork_rng(devices=list(devices)):
         try:
@@ -112,3 +115,14 @@ def put_back(module: torch.nn.Module) -> Iterator[None]:
                     part._buffers[name] = buffer.copy_(before)
             for part, training in modes:
                 part.training = training
+            for part, values in attributes:
+                _put_tensors_back(vars(part), values)
+
+
+def _put_tensors_back(attributes: dict[str, Any], before: Mapping[str, Any]) -> None:
+    """Gives the attributes that have got tensors, alone or in tuples, lists and dicts, their values of before."""
+    changed = [name for name, value in attributes.items() if value is not before.get(name)]
+    for name in changed:
+        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(attributes[name])):
+            del attributes[name]
+            attributes.update({name: before[name]} if name in before else {})
