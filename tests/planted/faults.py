@@ -239,8 +239,8 @@ FAULTS = [
     ),
     Fault(
         "reference-lstm-backward",
-        "dc * before[1][t] * f * (1 - f)",
-        "dc * before[1][t] * f",
+        "dc * before[1][index] * f * (1 - f)",
+        "dc * before[1][index] * f",
         "test_backward.py every_formula",
     ),
     Fault(
