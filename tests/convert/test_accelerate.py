@@ -42,6 +42,12 @@ class Orthogonal(torch.nn.LSTM):
         return (torch.zeros(1, rows, self.hidden_size),) * 2
 
 
+class Square(torch.nn.GRU):
+    def __init__(self, size, scale=2):
+        super().__init__(size, size)
+        self.scale = scale
+
+
 class OwnForward(abc.ABC, torch.nn.GRU):
     def forward(self, input, hx=None, scale=2):
         return super().forward(scale * input, hx)
@@ -532,5 +538,8 @@ def test_the_class_of_an_accelerated_module_makes_another():
     torch.testing.assert_close(new(x), old(x))
     assert new.zero_state(2)[0].shape == (1, 2, H)
     assert type(ln.restore(new)) is Orthogonal
+    square = type(ln.accelerate(Square(H)))(H)
+    assert square(torch.zeros(T, B, H))[0].shape == (T, B, H)
+    assert square.scale == 2
     with pytest.raises(RuntimeError, match="AcceleratedLSTM: a new one cannot be accelerated: no engine for meta"):
         type(ln.accelerate(torch.nn.LSTM(I, H)))(I, H, device="meta")

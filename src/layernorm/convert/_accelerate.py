@@ -41,7 +41,7 @@ class Accelerated(torch.nn.Module):
     _way_out = "; call layernorm.restore first"
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
-        made = self._class_before(*args, **keywords)
+        made = _torch_class(type(self))(*args, **keywords)  # a subclass calls this from its own constructor
         attributes = _attributes_to_add(made)
         if isinstance(attributes, str):
             raise RuntimeError(f"{type(self).__name__}: a new one cannot be accelerated: {attributes}")
