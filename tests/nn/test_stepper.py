@@ -595,7 +595,7 @@ def test_a_backward_that_failed_keeps_nothing(engine):
         ),
         (lambda: ln.LSTM(I, H).stepper()(torch.zeros(B, I), torch.zeros(1, B, H)), TypeError, r"be a tuple \(h, c\)"),
         (lambda: ln.GRUCell(I, H).stepper()(torch.zeros(B, 7)), RuntimeError, "got 7, expected 4"),
-        (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I).double()), RuntimeError, "input of type torch.float32, as the parameters are"),
+        (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I).double()), RuntimeError, "as the parameters are"),
     ],
 )  # fmt: skip
 def test_what_is_refused(call, error, message):
