@@ -172,7 +172,9 @@ class Normalised(torch.nn.Module):
         """
         name = type(self).__name__
         if "forward" in vars(self) or not type(self).forward.__module__.startswith("layernorm."):
-            raise ValueError(f"{name}.stepper: no step runs the forward of {name}, which is not layernorm's; call it")
+            raise ValueError(
+                f"{name}.stepper: no step runs the forward of {name}, which is not layernorm's; call the module"
+            )
         if any(self._hooks_of_a_call):
             raise ValueError(
                 f"{name}.stepper: no step runs the hooks on the forward (pruning adds one) and the backward of {name}"
