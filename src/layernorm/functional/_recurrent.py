@@ -106,8 +106,10 @@ def recurrent(
         tensors += population
     if is_eager(tensors):
         equations = Recurrence.decode(recurrence)
-        kind = (equations, reverse, changes, batch_sizes, population, count_padding)
-        a = new_tuple(RecurrentArguments, (input, state, params, lengths, reset, *kind))
+        a = new_tuple(
+            RecurrentArguments,
+            (input, state, params, lengths, reset, equations, reverse, changes, batch_sizes, population, count_padding),
+        )
         output, *results = RECURRENT(tensors, (a,), equations)
     else:
         masks = *schema_changes(changes), batch_sizes, population

@@ -29,18 +29,21 @@ class _Recurrent(Op):
     backward = "Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state, "
 
     def engine_arguments(self, flat: Arguments) -> Arguments:
-        *own, restart, dropout, kept_h, kept_c, sizes, population, recurrence, reverse, count_padding = flat[:14]
-        input, state, params, lengths, reset = own
+        input, state, params, lengths, reset, restart, dropout, kept_h, kept_c, batch_sizes, population = flat[:11]
+        recurrence, reverse, count_padding = flat[11:14]
         kept = () if kept_h is None and kept_c is None else (kept_h, kept_c)[: len(state)]
         changes = StateChanges(restart, dropout, kept)
         changes = changes if tensors_between(changes) else NO_CHANGES
-        kind = Recurrence.decode(recurrence), reverse, changes, sizes, population, count_padding
-        return RecurrentArguments(input, state, params, lengths, reset, *kind), *flat[14:]
+        equations = Recurrence.decode(recurrence)
+        a = RecurrentArguments(
+            input, state, params, lengths, reset, equations, reverse, changes, batch_sizes, population, count_padding
+        )
+        return a, *flat[14:]
 
     def schema_arguments(self, args: Arguments) -> Arguments:
-        (*tensors, recurrence, reverse, changes, batch_sizes, population, count_padding), *rest = args
-        masks = *schema_changes(changes), batch_sizes, population
-        return *tensors, *masks, recurrence.encode(), reverse, count_padding, *rest
+        a, *rest = args
+        own = a.input, a.state, a.params, a.lengths, a.reset, *schema_changes(a.changes)
+        return *own, a.batch_sizes, a.population, a.recurrence.encode(), a.reverse, a.count_padding, *rest
 
     def fake(self, a: RecurrentArguments) -> list[Tensor]:
         check_tensors(a)
@@ -68,14 +71,14 @@ class _Recurrent(Op):
         return recurrent_equations(a)
 
     def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
-        input, state, params, lengths, reset, recurrence, reverse, changes, sizes, population, count_padding = args[0]
-        (restart, dropout, kept), n = changes, 1 + len(state)
-        ends = n, n + len(params), n + len(params) + len(restart), -4 - len(kept) - len(population)
-        ctx.call = recurrence, reverse, changes is NO_CHANGES, count_padding, len(kept), ends
-        masks = lengths, reset, dropout, *kept, sizes, *population
-        ctx.save_for_backward(input, *state, *params, *restart, *results[n:], *masks)
-        if args[0].finds_moments:
-            found = 2 * len(recurrence.gain_names)
+        a: RecurrentArguments = args[0]
+        (restart, dropout, kept), n = a.changes, 1 + len(a.state)
+        ends = n, n + len(a.params), n + len(a.params) + len(restart), -4 - len(kept) - len(a.population)
+        ctx.call = a.recurrence, a.reverse, a.changes is NO_CHANGES, a.count_padding, len(kept), ends
+        masks = a.lengths, a.reset, dropout, *kept, a.batch_sizes, *a.population
+        ctx.save_for_backward(a.input, *a.state, *a.params, *restart, *results[n:], *masks)
+        if a.finds_moments:
+            found = 2 * len(a.recurrence.gain_names)
             ctx.mark_non_differentiable(*results[n : n + found])
             n += found
         return results[:n]
@@ -90,9 +93,10 @@ class _Recurrent(Op):
 
         def arguments(*tensors: Tensor) -> RecurrentArguments:
             changes = NO_CHANGES if unchanged else StateChanges(tensors[m:], dropout, kept)
-            own = tensors[0], tensors[1:n], tensors[n:m]
-            kind: Arguments = recurrence, reverse, changes, sizes, population, count_padding
-            return RecurrentArguments(*own, lengths, reset, *kind)
+            input, state, params = tensors[0], tensors[1:n], tensors[n:m]
+            return RecurrentArguments(
+                input, state, params, lengths, reset, recurrence, reverse, changes, sizes, population, count_padding
+            )
 
         def equations(*tensors: Tensor) -> list[Tensor]:
             return recurrent_equations(arguments(*tensors))
