@@ -138,7 +138,7 @@ def claims_page(results: Path) -> str:
 
 
 def _section(ruling: Ruling) -> str:
-    if ruling.claim.trial.plan and (ruling.lacking or ruling.is_open):
+    if ruling.claim.trial.plan and ruling.missing:
         return "begun"
     if ruling.claim.where == OURS:
         return OURS

@@ -166,7 +166,7 @@ def test_a_metric_on_test_data_is_chosen_by_one_on_validation_data():
         ),
         (
             [*trial(0.1, 0.3)[:-2], run("layer", 0.002, 14, 1.0, 0.2, diverged=20), run("none", 0.002, 14, 1.0, 0.2)],
-            "a value of seed 14: layer norm diverged, 1 of 5 paired seeds",
+            "a value of seed 14: layer norm diverged",
         ),
     ],
 )
@@ -174,7 +174,7 @@ def test_what_is_lacking_is_named_and_nothing_is_decided(runs, why):
     (ruling,) = decide([LOSS], runs)
     assert ruling.verdict == UNDECIDED
     assert ruling.effect_text.endswith(f"lacking: {why}")
-    assert ruling.missing
+    assert bool(ruling.missing) != ("diverged" in why)  # another seed would not decide
 
 
 def test_a_goal_that_is_not_fixed_decides_nothing():

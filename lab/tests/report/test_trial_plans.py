@@ -82,6 +82,10 @@ def test_a_rate_is_chosen_by_the_mean_over_itself_and_its_neighbours():
     assert one(LOSS, runs).rates == (0.004, 0.002)
 
 
+def test_of_equal_smooth_scores_the_lower_rate_is_taken_whatever_the_rates_own():
+    assert one(LOSS, [*pilot("layer", (3, 2, 1, 3)), *pilot("none")]).rates[0] == 0.002  # both are 2
+
+
 def test_halving_keeps_rates_and_the_last_two_are_compared_by_themselves():
     plan = dataclasses.replace(PLAN, rungs=(Rung({"epochs": 1}, keep=2), Rung()))
     claim = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, options={"epochs": 4}, plan=plan))
@@ -229,9 +233,49 @@ def test_between_the_looks_more_pairs_are_missing():
     ruling = one(claim, [*PILOTS, *pairs(0.5 - six, 0.5 + 0 * six)])
     assert (ruling.verdict, len(ruling.seeds), ruling.lacking) == (UNDECIDED, 5, ())
     assert ruling.missing == {(arm, "0.002", seed, 1.0) for arm in ("layer norm", "baseline") for seed in range(26, 30)}
-    assert ruling.is_open
+    half = one(claim, [*PILOTS, *pairs(0.5 - six, 0.5 + 0 * six), run("layer", 0.002, 26, 1.0, 0.9, 0.5)])
+    assert half.missing == ruling.missing - {("layer norm", "0.002", 26, 1.0)}  # a run that exists is not asked for
     few = one(claim, [*PILOTS, *pairs(0.5 - six[:3], 0.5 + 0 * six[:3])])
     assert few.lacking == ("2 of 5 paired seeds",)
+
+
+def test_a_verdict_of_the_first_look_stays_whatever_the_second_lacks():
+    """Its own later pair, or that of another claim of the trial, may have no number."""
+    clear = 0.5 - 0.1 - SPREAD[:5]
+    more = [*PILOTS, *pairs(clear, 0.5 + 0 * clear), run("none", 0.002, 26, 1.0, 0.9, 0.5)]
+    ruling = one(LOSS, [*more, run("layer", 0.002, 26, 1.0, 0.9, diverged=20)])
+    assert (ruling.verdict, ruling.lacking, len(ruling.seeds)) == (AHEAD, (), 5)
+
+    second = Value("second", "the second", chosen=CHOSEN, margin=1e-6)
+    claims = [LOSS, dataclasses.replace(LOSS, text="Another.", measure=second)]
+    both = [
+        dataclasses.replace(item, records=[{**record, "second": record["loss"]} for record in item.records])
+        for item in more
+    ]
+    both.append(run("layer", 0.002, 26, 1.0, 0.9, 0.5))  # without `second`
+    assert [ruling.verdict for ruling in decide(claims, both)] == [AHEAD, AHEAD]
+
+
+def test_a_pair_without_a_number_at_the_first_look_is_undecided_for_good():
+    clear = 0.5 - 0.1 - SPREAD
+    runs = [*PILOTS, *pairs(clear, 0.5 + 0 * clear)]
+    runs[len(PILOTS)] = run("layer", 0.002, 20, 1.0, 0.9, diverged=20)
+    for made in (runs[: len(PILOTS) + 10], runs):
+        ruling = one(LOSS, made)
+        assert ruling.lacking == ("a value of seed 20: layer norm diverged",)
+        assert (ruling.verdict, ruling.missing) == (UNDECIDED, frozenset())
+
+
+def test_two_runs_in_one_place_of_a_rung_are_refused():
+    rungs = (Rung({"units": 2}, keep=2), Rung())
+    claim = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, plan=dataclasses.replace(PLAN, rungs=rungs)))
+    first = [dataclasses.replace(item, config={**item.config, "units": 2}) for item in PILOTS]
+    clear = 0.5 - 0.1 - SPREAD
+    runs = [*first, *PILOTS, *pairs(clear, 0.5 + 0 * clear)]
+    assert one(claim, runs).verdict == AHEAD
+    ruling = one(claim, [*runs, first[0]])
+    assert ruling.verdict == UNDECIDED
+    assert ruling.lacking[0].startswith("one run of layer norm at 0.001 with seed 0: there are")
 
 
 def test_equal_ends_a_trial_at_the_first_look():

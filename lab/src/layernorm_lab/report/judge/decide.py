@@ -94,44 +94,45 @@ def _paired(
     lacking, missing = [*lacking], {*missing}
     sides = [{seed: run for (rate, seed), run in places.items() if rate == best and trial.pairs_with(seed)}
              for places, best in zip(of_arms, (first, second), strict=True)]  # fmt: skip
-    pairs, lost = _pairs(claim, sides) if measure.known else ({}, [])
-    lacking += lost
-    made = pairs.keys() if measure.known else sides[0].keys() & sides[1].keys()  # until there is a goal
+    pairs, lost = _pairs(claim, sides) if measure.known else ({}, {})
+    lacking += lost.values()
+    made = sides[0].keys() & sides[1].keys()
     count = next((look for look in claim.looks if look > len(made)), 0)
     if len(made) < claim.looks[0]:
         lacking.append(f"{count - len(made)} of {count} paired seeds")
     elif not measure.known:
         lacking.append(f"a run of {claim.behind.name} that gives a goal")
-    if count:
+    if count and not lost:  # more pairs would not decide where one has no number
         fresh = [seed for seed in trial.seeds if seed not in (*made, *trial.pilot)][: count - len(made)]
-        for arm, rate in zip(claim.arms, (first, second), strict=True):
+        for arm, rate, side in zip(claim.arms, (first, second), sides, strict=True):
             best = f"best in {measure.chooses.name if trial.plan else measure.name}"
-            missing |= {Missing(arm.name, best if rate is None else f"{rate:g}", seed) for seed in fresh}
+            missing |= {Missing(arm.name, best if rate is None else f"{rate:g}", seed)
+                        for seed in fresh if seed not in side}  # fmt: skip
     seconds = _seconds(run for places in of_arms for run in places.values())
     values = {seed: (pair[0][0], pair[1][0]) for seed, pair in pairs.items()}
     flags = {seed: (pair[0][1], pair[1][1]) for seed, pair in pairs.items()}
-    return Ruling(claim, (first, second), values, tuple(lacking), frozenset(missing), seconds, flags=flags)
+    return Ruling(claim, (first, second), values, tuple(lacking), frozenset(missing), seconds, lost, flags)
 
 
 Pair = tuple[tuple[float, str], tuple[float, str]]
 """For each arm the number of its run, and why that is a bound."""
 
 
-def _pairs(claim: Claim, sides: Sequence[Mapping[int, Run]]) -> tuple[dict[int, Pair], list[str]]:
-    """Returns the pairs of the seeds that both sides have, and what is lacking."""
-    measure, lacking, pairs = claim.measure, [], {}
+def _pairs(claim: Claim, sides: Sequence[Mapping[int, Run]]) -> tuple[dict[int, Pair], dict[int, str]]:
+    """Returns the pairs of the seeds that both sides have, and for the seeds without a pair what is lacking."""
+    measure, lost, pairs = claim.measure, {}, {}
     for seed in sorted(sides[0].keys() & sides[1].keys()):
         both = [(arm, side[seed], arm.prefix + measure.metric) for arm, side in zip(claim.arms, sides, strict=True)]
         fails = [(arm.name, fault) for arm, run, name in both if (fault := measure.fails(run, name))]
         early = [line for arm, run, _ in both for line in ended_early(arm, measure, [run], claim.trial.updates)]
         if fails:
-            lacking.append(f"a value of seed {seed}: {' and '.join(' '.join(fault) for fault in fails)}")
+            lost[seed] = f"a value of seed {seed}: {' and '.join(' '.join(fault) for fault in fails)}"
         elif early:
-            lacking += early
+            lost[seed] = ", ".join(early)
         else:
             one, two = ((measure.value(run, name), measure.flag(run, name)) for _, run, name in both)
             pairs[seed] = (one, two)
-    return pairs, lacking
+    return pairs, lost
 
 
 def _check(claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot]) -> Ruling | None:
@@ -154,7 +155,7 @@ def _check(claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot]) -> 
             pairs |= _pairs(claim, [{seed: run} for run in found if run])[0]
     values = {seed: (pair[0][0], pair[1][0]) for seed, pair in pairs.items()}
     flags = {seed: (pair[0][1], pair[1][1]) for seed, pair in pairs.items()}
-    return Ruling(claim, (None, None), values, (), frozenset(), None, flags=flags) if len(values) > 1 else None
+    return Ruling(claim, (None, None), values, (), frozenset(), None, {}, flags) if len(values) > 1 else None
 
 
 def _chosen(claim: Claim, arm: Arm, places: Places, grid: Sequence[float], seeds: Sequence[int]) -> float:
@@ -219,7 +220,7 @@ def _looked_at(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
     if plan is None or ruling.claim.over_rates:
         return found
     for count, level in zip(plan.looks, LEVELS[len(plan.looks)], strict=True):
-        if ruling.lacking or len(ruling.pairs) < count:
+        if len(ruling.made) < count:
             break
         found = _with_level(ruling.after(count), [other.after(count) for other in family], level)
         if found.verdict != UNDECIDED:
@@ -250,9 +251,10 @@ def _of_arms(claim: Claim, runs: Sequence[Run]) -> tuple[list[Places], list[str]
     used: list[Run] = []
     for arm in claim.arms:
         places, faults = by_place(claim, arm, runs)
+        of_rungs = [by_place(claim, arm, runs, rung.options) for rung in rungs if rung.options]
         of_arms.append(places)
-        lacking += faults
-        used += [*places.values(), *(run for rung in rungs for run in claim.trial.runs(arm, runs, rung.options))]
+        lacking += [*faults, *(fault for _, found in of_rungs for fault in found)]
+        used += [*places.values(), *(run for found, _ in of_rungs for run in found.values())]
     count = len({run.environment["data"].get("fingerprint") for run in used})
     if count > 1:
         lacking.append(f"one data set: the runs were made on {count}")

@@ -87,12 +87,13 @@ def scores(
 def kept(points: Mapping[float, float], count: int) -> tuple[float, ...]:
     """Returns the rates that a rung keeps, from low to high: those with the best means over themselves and their
     neighbours, without the lowest and the highest rate. Of two rates, or fewer, the better ones. Where means are
-    infinite, as a run diverged, the rates' own scores decide."""
+    infinite, as a run diverged, the rates' own scores decide. Of equal ones the lower rate is kept."""
     rates = sorted(points)
     smooth = dict(points)
     if len(rates) > 2:
         smooth = {rates[k]: _mean(points[rate] for rate in rates[k - 1 : k + 2]) for k in range(1, len(rates) - 1)}
-    return tuple(sorted(sorted(smooth, key=lambda rate: (smooth[rate], points[rate], rate))[:count]))
+    own = {rate: points[rate] if math.isinf(mean) else 0.0 for rate, mean in smooth.items()}
+    return tuple(sorted(sorted(smooth, key=lambda rate: (smooth[rate], own[rate], rate))[:count]))
 
 
 def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[UpdatesToGoal, ...]:

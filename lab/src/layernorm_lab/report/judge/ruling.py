@@ -34,8 +34,9 @@ class Ruling:
         lacking: what a verdict lacks, in words.
         missing: the runs that must be made.
         seconds: the time of a run, where there are runs.
+        lost: for each seed that has runs of both arms and no pair, what is lacking.
         flags: for each seed why the two arms' values are bounds (`Measure.flag`).
-        used: the number of pairs at the look that decides, the first ones by seed; None: all.
+        used: the number of seeds at the look that decides, the first ones that have runs of both arms; None: all.
         level: the level at which Holm's procedure compares this claim; 0: the procedure stopped at another claim before
             this one.
         whole: the level of the look, which the procedure shares among the claims of the trial.
@@ -50,6 +51,7 @@ class Ruling:
     lacking: tuple[str, ...]
     missing: frozenset[Missing]
     seconds: float | None
+    lost: Mapping[int, str] = field(default_factory=dict)
     flags: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     used: int | None = None
     level: float = LEVEL
@@ -60,12 +62,20 @@ class Ruling:
 
     def after(self, count: int) -> Ruling:
         """Returns what was known at the look after a number of pairs."""
-        return dataclasses.replace(self, used=count, others=tuple(other.after(count) for other in self.others))
+        later = {self.lost[seed] for seed in self.made[count:] if seed in self.lost}
+        lacking = tuple(text for text in self.lacking if text not in later)
+        others = tuple(other.after(count) for other in self.others)
+        return dataclasses.replace(self, lacking=lacking, used=count, others=others)
+
+    @property
+    def made(self) -> list[int]:
+        """The seeds that have runs of both arms."""
+        return sorted({*self.pairs, *self.lost})
 
     @property
     def seeds(self) -> list[int]:
         """The seeds of the pairs that count."""
-        return sorted(self.pairs)[: self.used]
+        return [seed for seed in self.made[: self.used] if seed in self.pairs]
 
     @cached_property
     def differences(self) -> list[float]:
@@ -153,12 +163,6 @@ class Ruling:
         )
 
     @property
-    def is_open(self) -> bool:
-        """Whether the claim is undecided, and more pairs are planned."""
-        plan = self.claim.trial.plan
-        return self.verdict == UNDECIDED and plan is not None and len(self.pairs) < plan.looks[-1]
-
-    @property
     def effect_text(self) -> str:
         """The values and the effect as a sentence; what is lacking if there is no pair of runs."""
         measure, parts = self.claim.measure, []
@@ -169,7 +173,11 @@ class Ruling:
                 parts.append(f"never reached it, so that the number is a bound: {self.named(self.short)} runs")
             if any(self.early):
                 parts.append(f"there at the first evaluation, so that it is a bound: {self.named(self.early)} runs")
-            parts += [f"at {goal_text(other.claim.measure)}: {other.compared}" for other in self.others]
+            parts += [
+                f"at {goal_text(other.claim.measure)}: {other.compared}"
+                for other in self.others
+                if len(other.seeds) > 1
+            ]
             parts.append(f"margin {measure.margin_text}")
             if self.check is not None:
                 seeds = counted(len(self.check.seeds), "seed")
