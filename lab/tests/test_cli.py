@@ -282,6 +282,26 @@ def test_changed_values_have_folders_of_their_own(options, folder):
     assert run_command.out_folder(digits, parse_run(digits, options)).name == folder
 
 
+def test_a_value_that_one_norm_fixes_is_in_the_folders_name():
+    """The baseline has a gain of 1 whatever is asked for, and comes first."""
+    handwriting = catalogue.find_experiment("handwriting")
+    request = parse_run(handwriting, ["--gain-init", "0.3"])
+    assert len({config.gain_init for config in request.configs}) == 2
+    assert run_command.out_folder(handwriting, request).name == "handwriting-gain-init-0.3"
+
+
+@pytest.mark.parametrize(("more", "how"), [([], "command"), (["--restart"], "command without --restart")])
+def test_an_interruption_says_how_to_go_on(more, how, monkeypatch, capsys):
+    """With --restart the same command would begin anew."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_command, "make_runs", interrupted)
+    assert cli.main(["run", "digits", *more]) == 130
+    assert one_line(capsys) == f"layernorm: interrupted; the same {how} resumes\n"
+
+
 def test_impossible_values_come_before_what_the_folder_holds(out, capsys):
     capsys.readouterr()
     for option, value in (("--learning-rate", "nan"), ("--train-cases", "5000"), ("--held-out", "5000")):

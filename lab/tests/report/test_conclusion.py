@@ -99,3 +99,9 @@ def test_many_configurations_are_counted(tmp_path, more):
             "in 4 and the baseline in 1; in 4 of them the difference from the next norm is larger than the spread of "
             "the seeds."
         ]
+
+
+def test_many_configurations_of_one_norm_are_compared_with_nothing(tmp_path):
+    for epochs in range(1, MOST + 2):
+        write_digits(tmp_path / f"{epochs}", "layer", 128, 0, [0.5] * epochs)
+    assert concluded(tmp_path) == []

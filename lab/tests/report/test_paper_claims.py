@@ -1,5 +1,6 @@
 """docs/claims.md and the reports: made again from the committed summaries, and the claims as data."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -90,6 +91,10 @@ def test_the_commands_write_summary_report_and_page(tmp_path):
     assert cli.main(["report", folders[0], "--summary", one]) == 0
     assert cli.main(["report", one, folders[1], "--summary", one, "--out", other]) == 0
     assert (tmp_path / "more" / "report.md").read_text().split("## Environment")[0] == again.split("## Environment")[0]
+    count = len(summary.read_summary(tmp_path / "summary.json"))
+    assert cli.main(["report", one, *folders, "--summary", one, "--out", other]) == 0  # no run counts twice
+    assert len(summary.read_summary(tmp_path / "summary.json")) == count
+    assert f"skipped: runs of summaries that are also elsewhere ({count})" in (tmp_path / "more/report.md").read_text()
     (tmp_path / "theory").mkdir()
     (tmp_path / "theory" / "claims.json").write_bytes((RESULTS / "theory" / "claims.json").read_bytes())
     assert cli.main(["claims", "--results", str(tmp_path), "--out", str(tmp_path / "claims.md")]) == 0
@@ -98,6 +103,20 @@ def test_the_commands_write_summary_report_and_page(tmp_path):
     count = len([claim for claim in counted if not claim.trial.about and not claim.trial.plan])
     assert page.startswith("# The paper's claims")
     assert f"{count} claims about experiments: ahead 0, behind 0, equal 0, undecided {count}." in page
+
+
+def test_a_run_of_a_summary_that_lacks_a_metric_is_skipped(tmp_path):
+    write(tmp_path / "runs")
+    folders = [str(tmp_path / "runs" / rate) for rate in ("0.001", "0.002")]
+    kept = tmp_path / "summary.json"
+    assert cli.main(["report", *folders, "--summary", str(kept)]) == 0
+    first, *others = summary.read_summary(kept)
+    lacking = [{name: value for name, value in record.items() if name != "valid_error"} for record in first.records]
+    summary.write_summary(kept, [dataclasses.replace(first, records=lacking), *others])
+    assert cli.main(["report", str(kept), "--out", str(tmp_path / "again")]) == 0
+    page = " ".join((tmp_path / "again" / "report.md").read_text().split())
+    assert "skipped: " in page
+    assert "lacks valid" in page
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):

@@ -52,6 +52,26 @@ def test_a_copy_of_a_run_is_no_second_seed(tmp_path, capsys):
     assert "> **skipped: " in (tmp_path / "report" / "report.md").read_text()
 
 
+def test_of_two_copies_the_finished_one_stays(tmp_path):
+    """A run that is killed before its result is written has all records, too."""
+    for place in ("a", "b"):
+        write_digits(tmp_path / place, "layer", 128, 0, [0.3, 0.2])
+    (tmp_path / "a" / "digits-layer-b128-s0" / "result.json").unlink()
+    (run,) = find_runs([tmp_path / "a", tmp_path / "b"]).runs
+    assert run.done
+
+
+def test_a_run_that_has_not_begun_is_skipped(tmp_path, capsys):
+    """As where it was killed after its first file."""
+    write_digits(tmp_path, "layer", 128, 0, [0.3, 0.2])
+    write_digits(tmp_path, "layer", 128, 1, [0.3, 0.2])
+    for name in ("environment.json", "records.jsonl", "result.json"):
+        (tmp_path / "digits-layer-b128-s1" / name).unlink()
+    assert len(find_runs([tmp_path]).runs) == 1
+    assert cli.main(["report", str(tmp_path), "--summary", str(tmp_path / "summary.json")]) == 0
+    assert "has not begun" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["config.json", "records.jsonl", "checkpoint.safetensors", "result.json"])
 def test_a_fifo_in_a_runs_folder_is_refused_at_once(tmp_path, name):
     write_digits(tmp_path, "layer", 128, 0, [0.3, 0.2])

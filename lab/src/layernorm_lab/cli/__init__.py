@@ -42,7 +42,8 @@ def _guarded(words: list[str], debug: bool) -> int:
     except SystemExit as end:  # help was printed
         return end.code if isinstance(end.code, int) else 0
     except (Interrupted, KeyboardInterrupt):
-        _say("interrupted; the same command resumes" if words[:1] == ["run"] else "interrupted")
+        how = "the same command without --restart" if "--restart" in words else "the same command"
+        _say(f"interrupted; {how} resumes" if words[:1] == ["run"] else "interrupted")
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as in `layernorm ... | head`
         return 1

@@ -151,7 +151,8 @@ class _Pool:
             post.worker.end()
         else:
             post.display.begin(post.run + 1, self.total, self.runs[post.run].name)
-            post.worker.give(post.run)
+            with contextlib.suppress(OSError):  # it has just been killed, which `receive` will tell
+                post.worker.give(post.run)
 
     def _failed(self, post: _Post, why: str, details: str = "") -> None:
         assert post.run is not None

@@ -11,7 +11,7 @@ from ..report import rendering, summary
 from ..report.page import Report, environment_lines
 from ..report.verdicts import with_verdicts
 from ..runs import folder
-from ..runs.folder import FoundRuns, Run
+from ..runs.folder import FoundRuns, Run, without_copies
 from ..runs.restore import configuration
 from .waiting import waiting
 
@@ -49,7 +49,10 @@ def runs_of_one_experiment(paths: list[Path]) -> tuple[Experiment, FoundRuns]:
     """Finds the runs in some folders and summaries (`*.json`), which must be of one experiment, and that experiment."""
     folders = [path for path in paths if path.suffix != SUMMARY]
     whole, notes = folder.find_runs(folders) if folders else FoundRuns([], [])
-    whole = [*whole, *(run for path in paths if path.suffix == SUMMARY for run in summary.read_summary(path))]
+    kept = [run for path in paths if path.suffix == SUMMARY for run in summary.read_summary(path)]
+    whole, copies = without_copies([*whole, *kept])
+    if copies:
+        notes.append(f"skipped: runs of summaries that are also elsewhere ({len(copies)})")
     runs: dict[str, list[Run]] = {}
     for run in whole:
         try:

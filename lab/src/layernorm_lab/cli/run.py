@@ -42,12 +42,13 @@ def out_folder(experiment: Experiment, request: Request) -> Path:
     """Names the folder of the runs: --out, or else a name with every option that differs from the preset's."""
     if request.settings.out is not None:
         return request.settings.out
-    preset, config = experiment.presets[request.preset].config, request.configs[0]
-    in_names = {item.name for item in dataclasses.fields(config) if item.metadata["in_name"]}
+    preset = experiment.presets[request.preset].config
+    in_names = {item.name for item in dataclasses.fields(preset) if item.metadata["in_name"]}
     names = [experiment.name, *([request.preset] if request.preset != experiment.default_preset else [])]
     for name, value in vars(preset).items():
-        if name not in in_names.union(request.swept_options) and getattr(config, name) != value:
-            names.append(f"{name.replace('_', '-')}-{getattr(config, name)}")
+        if name not in in_names.union(request.swept_options):
+            others = [getattr(config, name) for config in request.configs if getattr(config, name) != value]
+            names += [f"{name.replace('_', '-')}-{other}" for other in others[:1]]  # a norm may fix it in some
     if request.settings.precision != Settings.precision:
         names.append(request.settings.precision)
     return Path("runs") / "-".join(names)

@@ -39,7 +39,7 @@ class _Ended(NamedTuple):
 
 def conclude(blocks: Sequence[Block], metric: Metric, digits: int) -> list[str]:
     """Writes what the finished runs show in a metric: one of the test after the last update; one by which learning
-    rates are chosen at its best evaluation. Empty if no run is finished.
+    rates are chosen at its best evaluation. Empty if no run is finished, or if each of many configurations has one arm.
 
     Args:
         blocks: the configurations.
@@ -49,7 +49,8 @@ def conclude(blocks: Sequence[Block], metric: Metric, digits: int) -> list[str]:
     sides = [(block, *_sides(block, metric)) for block in blocks]
     sides = [side for side in sides if side[1]]
     if len(sides) > MOST:
-        return [_counted([ended for _, ended, _ in sides if len(ended) > 1], metric)]
+        several = [ended for _, ended, _ in sides if len(ended) > 1]
+        return [_counted(several, metric)] if several else []
     if not sides:
         return []
     sentences = [_parts(block, ended, lost, metric, digits) for block, ended, lost in sides]

@@ -15,9 +15,9 @@ from typing import Any
 
 from ..errors import RunError
 from ..runs.files import read_json, write_atomic
-from ..runs.folder import Run
+from ..runs.folder import ENVIRONMENT, RECORDS, RESULT, Run
 from ..runs.records import Record
-from ..runs.schema import sealed
+from ..runs.schema import Values, sealed
 
 FOLDERS = ("--out", "--data")
 """The options of commands that name folders of the machine."""
@@ -49,18 +49,16 @@ def read_summary(path: Path) -> list[Run]:
     kept = read_json(path, "make it again with layernorm report RUNS --summary FILE")
     if not {"experiment", "runs"} <= kept.keys():
         raise RunError(f"{path} is no summary of runs; layernorm report RUNS --summary FILE writes one")
-    return [
-        Run(
-            path=path.parent / item["name"],
-            experiment=kept["experiment"],
-            config=item["config"],
-            environment={"data": item["data"], "starts": [item["start"]]},
-            records=_rows(item["records"]),
-            done=item["done"],
-            result=item["result"],
-        )
-        for item in kept["runs"]
-    ]
+    return [_run(path.parent / item["name"], kept["experiment"], item) for item in kept["runs"]]
+
+
+def _run(path: Path, experiment: str, item: Mapping[str, Any]) -> Run:
+    """Makes a run of what a summary has of it. What is lacking is told by the file that it was in."""
+    environment = {"data": Values(item["data"], path / ENVIRONMENT), "starts": [item["start"]]}
+    records: list[Record] = [Values(row, path / RECORDS) for row in _rows(item["records"])]
+    return Run(
+        path, experiment, item["config"], environment, records, item["done"], Values(item["result"], path / RESULT)
+    )
 
 
 def _elsewhere(start: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,12 +189,17 @@ def find_runs(paths: list[Path]) -> FoundRuns:
     for path in paths:
         for folder in _folders(path):
             try:
-                by_folder[folder.resolve()] = read_run(folder)
+                run = read_run(folder)
             except RunError as error:
                 notes.append(f"skipped: {error}")
+                continue
+            if run.environment["starts"]:
+                by_folder[folder.resolve()] = run
+            else:
+                notes.append(f"skipped: {folder} has not begun")
     if not by_folder:
         raise RunError("; ".join(dict.fromkeys(notes)))
-    runs, copies = _without_copies(list(by_folder.values()))
+    runs, copies = without_copies(list(by_folder.values()))
     return FoundRuns(runs, [*dict.fromkeys(notes), *copies])
 
 
@@ -288,16 +293,17 @@ def _records_missing(path: Path, kept: int, update: int, count: int) -> RunError
     return RunError(f"{path / RECORDS} holds {kept} records up to update {update} instead of {count}; {ADVICE}")
 
 
-def _without_copies(runs: list[Run]) -> FoundRuns:
-    """Keeps one of the runs that have the same configuration, seed and data set: the one with the most records."""
+def without_copies(runs: Sequence[Run]) -> FoundRuns:
+    """Keeps one of the runs that have the same configuration, seed and data set: a finished one, or else that with the
+    most records."""
     kept: dict[str, Run] = {}
     notes = []
     for run in runs:
         same = json.dumps([run.experiment, run.config, run.environment["data"].get("fingerprint")], sort_keys=True)
         first = kept.setdefault(same, run)
         if run is not first:
-            longer = len(run.records) > len(first.records)
-            kept[same], copy = (run, first) if longer else (first, run)
+            better = (run.done, len(run.records)) > (first.done, len(first.records))
+            kept[same], copy = (run, first) if better else (first, run)
             notes.append(f"skipped: {copy.path} has the configuration and seed of {kept[same].path}")
     return FoundRuns(list(kept.values()), notes)
 
