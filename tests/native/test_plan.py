@@ -264,6 +264,22 @@ def test_no_memory_for_the_result_of_a_norm():
         ln.functional.layer_norm(x, (4,))
 
 
+def test_no_memory_for_what_a_kernel_keeps_between_steps():
+    """Also where the number of its bytes would overflow; input and output are empty."""
+    with pytest.raises(MemoryError, match=r"not enough memory for a call with input \[2305843009213693952, 0, 4\]"):
+        ln.GRU(4, 3)(torch.zeros(1 << 61, 0, 4))
+    x = torch.zeros(0, 1 << 60, requires_grad=True)
+    with pytest.raises(MemoryError, match="not enough memory"):
+        ln.functional.layer_norm(x, (1 << 60,)).sum().backward()
+
+
+def test_a_length_that_no_integer_holds_is_refused_by_its_shape():
+    with pytest.raises(
+        RuntimeError, match=r"given normalized_shape=\[1180591620717411303424\], expected input of shape"
+    ):
+        ln.functional.layer_norm(torch.ones(3, 4), (2**70,))
+
+
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
 def test_planned_gradients_are_those_of_checked_calls(network, shared):

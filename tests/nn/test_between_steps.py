@@ -11,7 +11,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import layernorm as ln
 from layernorm.formula import PLAIN, PRESETS, Recurrence
@@ -182,6 +182,22 @@ def test_a_steps_gradient_is_not_as_long_as_all_steps(network, options):
     module = getattr(ln, network)(3, 4, **options)
     short, long = (chosen_from(module(torch.randn(T, 2, 3, requires_grad=True))[0]) for T in (10, 20))
     assert long <= 2 * short, "it may grow with T, not with its square"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_mask_of_one_element_is_a_mask(packed):
+    """With one projected unit, one row and one step, as for c there are H of them."""
+    module, x = ln.LSTM(3, 2, proj_size=1, zoneout=(0.3, 0.3), dtype=torch.float64), torch.randn(1, 1, 3).double()
+    found = []
+    for engine in ENGINES:
+        torch.manual_seed(0)
+        module.zero_grad()
+        with ln.backends.use(engine):
+            output, final = module(pack_sequence([x[0]]) if packed else x)
+            (output.data.sum() + sum(part.sum() for part in final)).backward()
+        found.append([output.data.detach(), *(p.grad for p in module.parameters())])
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
 
 
 def test_one_number_is_the_zoneout_of_h_alone():

@@ -227,6 +227,20 @@ def test_a_call_for_gradients_is_refused():
         net.train()(x)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit")
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("how", ["export", "trace"])
+def test_a_graph_that_was_exported_refuses_it_too(how, engine):
+    """It holds the op, without the module's check. 40 lines are more than the kernels of few rows have room for."""
+    net, x = int8(ln.LSTM(6, 9).eval()), torch.randn(40, 1, 6)
+    with torch.no_grad():
+        graph = torch.export.export(net, (x,)).module() if how == "export" else torch.jit.trace(net, (x,))
+    with ln.backends.use(engine):
+        assert not graph(x)[0].requires_grad
+        with pytest.raises(RuntimeError, match="a quantized network is for inference, got a tensor that requires grad"):
+            graph(x.clone().requires_grad_())
+
+
 def test_what_has_no_form_with_int8_is_refused():
     net = int8(ln.LSTM(6, 9).eval())
     pruned = ln.GRU(3, 4)

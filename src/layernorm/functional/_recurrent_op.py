@@ -72,6 +72,12 @@ class _Recurrent(Op):
 
     def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
         a: RecurrentArguments = args[0]
+        if a.recurrence.quantized:  # in a graph that was exported, nothing has asked before
+            network = a.recurrence.network.lower()
+            raise RuntimeError(
+                f"{network}: a quantized network is for inference, got a tensor that requires grad; "
+                "call it under torch.no_grad()"
+            )
         (restart, dropout, kept), n = a.changes, 1 + len(a.state)
         ends = n, n + len(a.params), n + len(a.params) + len(restart), -4 - len(kept) - len(a.population)
         ctx.call = a.recurrence, a.reverse, a.changes is NO_CHANGES, a.count_padding, len(kept), ends

@@ -112,9 +112,10 @@ def backward_plan(normalized_shape: Shape, eps: float, norm: str, weight: bool, 
 def _plan(
     function: str, shape: Shape, eps: float, norm: str, given: Sequence[TensorSpec], made: Sequence[TensorSpec]
 ) -> Plan | None:
-    if not shape or min(shape) < 0:
+    N = math.prod(shape)
+    if not shape or min(shape) < 0 or max(*shape, N) >= 2**63:
         return None
-    return Plan(function, Norm(N=math.prod(shape), rms=norm == "rms", eps=eps), given, made)
+    return Plan(function, Norm(N=N, rms=norm == "rms", eps=eps), given, made)
 
 
 def _like_x(name: str, normalized_shape: Shape) -> TensorSpec:

@@ -60,9 +60,10 @@ def moments_of(a: RecurrentArguments) -> int:
 
 
 def between(changes: StateChanges) -> Between:
-    """Returns which tensors there are. Shares of which only some are one number do not fit the plan."""
+    """Returns which tensors there are. Shares of which only some are one number do not fit the plan, but for a mask of
+    one element."""
     shares = [k for k in changes.kept if k is not None]
-    one_share = any(k.numel() == 1 for k in shares)
+    one_share = bool(shares) and all(k.numel() == 1 for k in shares)
     kept = tuple([k is not None for k in changes.kept])
     return Between(len(changes.restart), changes.dropout is not None, kept, one_share)
 

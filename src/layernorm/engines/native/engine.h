@@ -149,7 +149,7 @@ struct Norm {
 typedef int (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void *), void *);
 
 struct RecurrentKernels {
-    int (*forward)(const Recurrent *, ParallelFor);  // 0, or 1: no memory
+    int (*forward)(const Recurrent *, ParallelFor);  // 0; 1: no memory; or NOT_ROUNDED
     int (*backward)(const Recurrent *, ParallelFor);
     int64_t (*prepare_forward)(const Recurrent *, ParallelFor);  // the bytes of `prepared`; where that is null it packs nothing
     int64_t (*prepare_backward)(const Recurrent *, ParallelFor);

@@ -24,12 +24,14 @@ inline void deallocate(void* block) { free(block); }
 
 // Hands out pieces of a block of memory; without one it only adds up what is asked for.
 struct Cursor {
+    static constexpr i64 TOO_MUCH = i64(1) << 60;  // bytes, of which the sum does not overflow
+
     char* base;
     i64 used = 0;
 
     template <class T> void take(T*& piece, i64 count) {
         piece = base ? reinterpret_cast<T*>(base + used) : nullptr;
-        used += round_up(count * i64(sizeof(T)), 64);
+        used = count > TOO_MUCH / i64(sizeof(T)) ? TOO_MUCH : least(TOO_MUCH, used + round_up(count * i64(sizeof(T)), 64));
     }
 };
 
