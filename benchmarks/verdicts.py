@@ -14,6 +14,7 @@ interval, as far as it prints digits. The last line counts the claims that diffe
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import math
@@ -59,10 +60,15 @@ class Finding:
 
     claim: Any
     why: str = ""
-    differences: np.ndarray = field(default_factory=lambda: np.array([]))  # of the pairs, by seed
+    differences: np.ndarray = field(default_factory=lambda: np.array([]))  # of the pairs, by seed; NaN: it has none
     bounds: np.ndarray = field(default_factory=lambda: np.array([], dtype=bool))
     pairs: int = 0  # that count
     verdict: str = "undecided"
+    lost: dict[int, str] = field(default_factory=dict)  # by the place of a pair, why it has no difference
+
+    def lacks(self, count: int) -> bool:
+        """Whether one of the first pairs has no difference."""
+        return any(place < count for place in self.lost)
 
     @property
     def used(self) -> np.ndarray:
@@ -87,7 +93,7 @@ class Finding:
 
     @property
     def p(self) -> float:
-        return chance(self.used) if not self.why and self.pairs else 1.0
+        return chance(self.used) if not self.why and self.pairs and not self.lacks(self.pairs) else 1.0
 
 
 def _alike(differences: np.ndarray) -> bool:
@@ -208,7 +214,7 @@ def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
         own = means
         if len(rates) > 2:
             means = digits(np.mean(three) for three in np.lib.stride_tricks.sliding_window_view(means, 3))
-            rates, own = rates[1:-1], own[1:-1]
+            rates, own = rates[1:-1], np.where(np.isinf(means), own[1:-1], 0)  # of equal means the lower rate
         rates = np.sort(rates[np.lexsort((own, means))[:keep]])
     return float(rates[0])
 
@@ -239,8 +245,8 @@ def counts(trial: Any, seed: int) -> bool:
     return seed in trial.plan.seeds if trial.plan else seed not in trial.pilot
 
 
-def at_best_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
-    """The differences of the paired seeds, and for each whether a number is a bound."""
+def at_best_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+    """The differences of the paired seeds, for each whether a number is a bound, and why some have no difference."""
     trial, arms = claim.trial, (claim.ahead, claim.behind)
     if len(trial.rates) == 1:
         rates = [trial.rates[0]] * 2
@@ -253,12 +259,17 @@ def at_best_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarr
         {seed: run for (at, seed), run in runs_of(arm, trial, runs).items() if at == rate and counts(trial, seed)}
         for arm, rate in zip(arms, rates, strict=True)
     ]
-    differences, bounds = [], []
+    differences, bounds, lost = [], [], {}
     for seed in sorted(sides[0].keys() & sides[1].keys()):
-        ahead, behind = (number(measure, arm, side[seed], trial.updates) for arm, side in zip(arms, sides, strict=True))
+        both = zip(arms, sides, strict=True)
+        try:
+            ahead, behind = (number(measure, arm, side[seed], trial.updates) for arm, side in both)
+        except LackError as lack:
+            lost[len(differences)] = str(lack)
+            ahead = behind = Number(math.nan)
         differences.append(behind.value - ahead.value)
         bounds.append(ahead.bound or behind.bound)
-    return np.array(differences), np.array(bounds, dtype=bool)
+    return np.array(differences), np.array(bounds, dtype=bool), lost
 
 
 def over_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
@@ -300,13 +311,15 @@ def examine(claim: Any, runs: Sequence[Run]) -> Finding:
     try:
         if len({run["data"].get("fingerprint") for run in used}) > 1:
             raise LackError("the runs were made on several data sets")
-        differences, bounds = over_rates(claim, runs) if robust else at_best_rates(claim, runs)
+        differences, bounds, lost = (*over_rates(claim, runs), {}) if robust else at_best_rates(claim, runs)
+        if lost and claim.trial.plan is None:
+            raise LackError(next(iter(lost.values())))
         least = looks_of(claim.trial, robust)[0]
         if len(differences) < least:
             raise LackError(f"{len(differences)} pairs of {least}")
     except LackError as lack:
         return Finding(claim, str(lack))
-    return Finding(claim, "", differences, bounds, len(differences))
+    return Finding(claim, "", differences, bounds, len(differences), lost=lost)
 
 
 def significant(ps: Sequence[float], one: int, level: float = 0.05) -> bool:
@@ -318,9 +331,7 @@ def significant(ps: Sequence[float], one: int, level: float = 0.05) -> bool:
 
 def look(one: Finding, family: Sequence[Finding], count: int | None, level: float) -> str:
     """The verdict after so many pairs; None: after all."""
-    seen = [
-        Finding(f.claim, f.why, f.differences, f.bounds, len(f.differences) if count is None else count) for f in family
-    ]
+    seen = [dataclasses.replace(f, pairs=len(f.differences) if count is None else count) for f in family]
     place = [f is one for f in family].index(True)
     now, margin = seen[place], one.claim.measure.margin
     low, high = now.interval
@@ -346,8 +357,11 @@ def decide(claims: Sequence[Any], runs: Sequence[Run]) -> list[Finding]:
             continue
         looks = looks_of(one.claim.trial, robust)
         for count, level in zip(looks, LEVELS[len(looks)], strict=True):
-            if len(one.differences) >= count and one.verdict == "undecided":
+            if len(one.differences) >= count and one.verdict == "undecided" and not one.lacks(count):
                 one.verdict = look(one, family, count, level)
+    for one in findings:
+        if one.verdict == "undecided" and one.lost:
+            one.why = next(iter(one.lost.values()))
     return findings
 
 

@@ -225,7 +225,7 @@ def _looked_at(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
         found = _with_level(ruling.after(count), [other.after(count) for other in family], level)
         if found.verdict != UNDECIDED:
             return dataclasses.replace(found, missing=frozenset())
-    return found
+    return dataclasses.replace(found, lacking=ruling.lacking)
 
 
 def _with_level(ruling: Ruling, family: Sequence[Ruling], whole: float) -> Ruling:
