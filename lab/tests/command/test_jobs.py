@@ -11,6 +11,7 @@ import pytest
 from lab_support import processes
 from lab_support.command import refused
 from lab_support.runs import outcome
+from layernorm.doctor.isolation import Worker
 from layernorm_lab import cli
 from layernorm_lab.runs import files, folder
 
@@ -152,6 +153,24 @@ def test_a_worker_that_is_killed_costs_its_run_alone(tmp_path, capsys):
     assert said[-1] == f"layernorm: {RUNS[0]} failed: its worker process was ended by SIGKILL"
     assert not (first / folder.RESULT).exists()
     assert (second / folder.RESULT).exists()
+
+
+def test_a_worker_that_is_killed_before_it_has_its_run_costs_that_run_alone(tmp_path, monkeypatch, capsys):
+    """The pipe breaks where the run is given; that is not the end of our own output."""
+    give, killed = Worker.give, []
+
+    def give_to_the_dead(worker, item):
+        if not killed:
+            killed.append(worker.process.kill())
+            worker.process.join()
+        give(worker, item)
+
+    monkeypatch.setattr(Worker, "give", give_to_the_dead)
+    assert cli.main([*RATES, "--jobs", "1", "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"layernorm: {RUNS[0]} failed: its worker process was ended by SIGKILL"
+    )
+    assert (tmp_path / RUNS[1] / folder.RESULT).exists()
 
 
 @pytest.mark.parametrize(
