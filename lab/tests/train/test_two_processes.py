@@ -9,6 +9,7 @@ import pytest
 from lab_support.book_files import write_text
 from lab_support.captioned_files import write_captioned
 from lab_support.command import in_two_processes
+from lab_support.iam_files import write_iam
 from lab_support.question_files import write_questions
 from lab_support.runs import untimed
 from layernorm_lab.runs import checkpoint, folder
@@ -57,6 +58,14 @@ CASES = {
         ["batch_loss", "first_gradient_norm", "valid_nll"],
         1e-4,
         0.99,
+    ),
+    "handwriting": Case(
+        lambda place: write_iam(place, points=60),
+        ["--updates", "2", "--valid-lines", "2"],
+        "handwriting-layer-s0",
+        ["batch_loss", "first_gradient_norm", "valid_nll"],
+        1e-3,
+        0.95,
     ),
     "reader": Case(
         write_questions,

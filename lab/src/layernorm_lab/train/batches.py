@@ -28,7 +28,8 @@ the draws that are the same in every evaluation."""
 
 
 def derive_seed(*words: int) -> int:
-    """Mixes several small numbers (seed, use, epoch or process) into one 63-bit seed."""
+    """Mixes several small numbers (seed, use, epoch or process) into one 63-bit seed. Zeros at the end do not count:
+    each use of one seed must have a word before them that no other has."""
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

@@ -49,6 +49,9 @@ def test_a_run_records_every_part_and_keeps_its_test(finished):
     start = [folder.read_run(finished / f"convnets-{norm}-lr0.003-s0").tested() for norm in ("none", "weight")]
     # weight norm starts as the same function; its weights g v / |v| are rounded, which can switch a unit or two
     torch.testing.assert_close(start[0]["start.9.profile"], start[1]["start.9.profile"], rtol=1e-2, atol=1e-2)
+    # batch norm's running statistics are those of no data then, and with them it would be the network without a norm
+    batch = folder.read_run(finished / "convnets-batch-lr0.003-s0").tested()
+    assert (batch["start.9.profile"] - start[0]["start.9.profile"]).abs().max() > 0.05
     assert "units at the border" in (finished / "report" / "index.html").read_text()
     assert {path.name for path in (finished / "report").glob("*.png")} == {
         "curves.png", "border.png", "distances.png"

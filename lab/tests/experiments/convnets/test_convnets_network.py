@@ -160,7 +160,7 @@ def test_pixels_become_minus_one_to_one():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 0}, "--width must be at least 1, got 0"),
+        ({"width": 1}, "--width must be at least 2, got 1"),
         ({"dropout": 1.0}, "--dropout must be less than 1, got 1.0"),
         ({"noise": -0.1}, "--noise must be a finite number, at least 0, got -0.1"),
         ({"learning_rate": math.inf}, "--learning-rate must be a finite number, greater than 0, got inf"),

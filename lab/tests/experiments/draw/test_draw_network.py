@@ -205,6 +205,13 @@ def test_the_bound_against_a_slow_loop(norm):
         assert parts.reconstruction[case].item() == pytest.approx(nll, rel=1e-10)
 
 
+def test_the_bound_is_summed_in_float32_under_autocast():
+    x, noise = torch.rand(2, 16).round(), torch.randn(2, 2, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        parts = tiny("layer").float()(x, noise)
+    assert parts.kl.dtype == parts.reconstruction.dtype == torch.float32
+
+
 @pytest.mark.parametrize("norm", [None, "layer"])
 def test_gradients_of_the_bound(norm):
     model = tiny(norm)

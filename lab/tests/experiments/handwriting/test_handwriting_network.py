@@ -118,6 +118,8 @@ def test_the_limits_are_those_of_one_sequences_loss(clip, gates, inputs):
     lstms = (model.lstm1, model.lstm2, model.lstm3)
     assert [lstm.recurrence.gate_clip for lstm in lstms] == [gates] * 3
     assert (model.input_clip, model.output_clip) == (inputs, 25.0)
+    # each of two processes has twice its share of the loss, as their gradients are averaged
+    assert build_synthesis(Config(units=8, batch_size=4, clip=clip), processes=2).output_clip == 50.0
 
 
 @pytest.mark.parametrize(("norm", "count"), [("none", 3_654_951), ("layer", 3_666_951)])

@@ -114,6 +114,7 @@ def test_chunks_do_not_change_the_measure():
     ("options", "message"),
     [
         ({"epochs": 0}, "--epochs must be at least 1, got 0"),
+        ({"hidden": 1}, "--hidden must be at least 2, got 1"),
         ({"batch_size": -4}, "--batch-size must be at least 1, got -4"),
         ({"seed": -1}, "--seeds must be at least 0, got -1"),
         ({"learning_rate": math.nan}, "--learning-rate must be a finite number, greater than 0, got nan"),

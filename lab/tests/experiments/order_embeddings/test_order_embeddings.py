@@ -16,6 +16,7 @@ from lab_support.command import goes_on_and_ends_the_same, refused
 from lab_support.runs import change
 from layernorm_lab import cli
 from layernorm_lab.data import order_embeddings
+from layernorm_lab.errors import RunError
 from layernorm_lab.experiments.order_embeddings import experiment
 from layernorm_lab.experiments.order_embeddings import search as searching
 from layernorm_lab.experiments.order_embeddings.config import Config
@@ -178,3 +179,9 @@ def test_a_batch_larger_than_the_training_set_is_one_line(data, tmp_path, capsys
     command += ["--batch-size", "61"]
     refused(command, 2, "--batch-size must be at most 60, the number of training images, got 61", capsys)
     assert not (tmp_path / "o").exists()
+
+
+def test_recurrent_batch_norm_is_refused_to_several_processes():
+    two = SimpleNamespace(device=torch.device("cpu"), num_processes=2, process_index=0)
+    with pytest.raises(RunError, match=r"--norm batch needs the whole batch in one process, .* got 2 processes"):
+        experiment.order_embeddings_task(Config(norm="batch"), None, two)

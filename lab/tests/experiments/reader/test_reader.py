@@ -263,3 +263,17 @@ def test_recurrent_batch_norm_is_refused_to_several_processes(data):
     two = SimpleNamespace(device=torch.device("cpu"), num_processes=2, process_index=0)
     with pytest.raises(RunError, match=r"--norm batch needs the whole batch in one process, .* got 2 processes"):
         experiment.reader_task(Config(norm="batch", batch_size=4), data, two)
+
+
+def test_no_evaluation_under_batch_norm_is_of_one_question(data):
+    """Of three questions in batches of two, one would be left, which has no variance."""
+    config = Config(norm="batch", batch_size=2, hidden=8, words=8)
+    one = SimpleNamespace(device=torch.device("cpu"), num_processes=1, process_index=0)
+    model = experiment.reader_task(config, data, one).model
+    split = data.valid.first(3)
+    sizes = [len(part.rows) for part in experiment.answered(model.eval(), split, config)]
+    assert sum(sizes) == 3
+    assert min(sizes) > 1
+    with pytest.raises(ValueError, match="needs two questions or more in each evaluation, got one"):
+        experiment.check_reader(Config(norm="batch", batch_size=2, evaluate_cases=1), data)
+    experiment.check_reader(Config(norm="batch", batch_size=2, evaluate_cases=1, bn_eval="population"), data)

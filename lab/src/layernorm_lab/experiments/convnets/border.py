@@ -73,7 +73,8 @@ def _shown(moments: Tensor) -> Tensor:
 
 
 def measure_units(model: nn.Sequential, images: Tensor) -> list[Statistics]:
-    """Measures the units of a network in evaluation mode, layer by layer, on scaled images `[M, 3, 32, 32]`."""
+    """Measures the units of a network, layer by layer, on scaled images `[M, 3, 32, 32]`. All of it is in evaluation
+    mode, but batch norms may normalise by the images that are measured together."""
     statistics: dict[int, Statistics] = {}
     for maps in images.split(CHUNK):
         for number, layer in enumerate(model):

@@ -22,7 +22,7 @@ class Config(TrainingConfig):
     seed: int = seed_option("seeds of the initial weights, of the order of the images, of dropout and of the noise")
     batch_size: int = batch_option(100, "images")
     epochs: int = option(200, "passes over the training images", least=1)
-    width: int = option(96, "channels of the first three convolutions; the others have twice as many", least=1)
+    width: int = option(96, "channels of the first three convolutions; the others have twice as many", least=2)
     train_cases: int = option(0, "number of images to train on, from the first on (0: all)", least=0)
     held_out: int = option(5000, "images at the end of the training files that are kept for validation", least=1)
     evaluate_cases: int = option(5000, "images of each part to evaluate on after an epoch", least=1)

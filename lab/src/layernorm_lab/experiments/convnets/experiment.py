@@ -61,7 +61,11 @@ def convnets_task(config: Config, data: Images, accelerator: Accelerator) -> Tas
         nll, correct = nll_and_answers(model, test)
         tensors = {"correct": correct.to(torch.uint8)}
         images = scaled(test.images[:BORDER_IMAGES])
-        for when, network in (("start", build_convnet(config).to(device).eval()), ("end", model)):
+        start = build_convnet(config).to(device).eval()
+        for module in start.modules():
+            if isinstance(module, nn.BatchNorm2d):  # its running statistics are still those of no data
+                module.train()
+        for when, network in (("start", start), ("end", model)):
             for number, layer in enumerate(border.measure_units(network, images), 1):
                 for name in ("profile", "contrast", "explained"):
                     tensors[f"{when}.{number}.{name}"] = getattr(layer, name)()

@@ -190,7 +190,8 @@ class DRAW(nn.Module):
             decoder = decode(torch.addcmul(mu, log_sigma.exp(), step), decoder)
             grids = self.attention(decoder[0], rows)
             canvas = write_patch(grids, self.write_size, canvas)
-        return Parts(kl(torch.stack(statistics)), reconstruction(canvas, x))
+        wide = torch.stack(statistics).to(x.dtype)  # under autocast they are bfloat16
+        return Parts(kl(wide), reconstruction(canvas, x))
 
     @torch.no_grad()
     def draw(self, noise: Tensor) -> Drawing:

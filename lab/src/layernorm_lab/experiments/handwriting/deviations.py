@@ -23,7 +23,7 @@ DEVIATIONS = (
         "clipping",
         "S",
         "derivatives of a sequence's loss are cut as by Graves, to +-100 at the outputs and +-10 before the LSTMs' "
-        "sigmoids and tanhs.",
+        "sigmoids and tanhs; a last, smaller batch of an epoch has lower limits, in proportion to its lines.",
     ),
     Deviation("cleaning", "I", "lines are cleaned as by Graves, who tells no numbers: {data_cleaned}."),
     Deviation("data", "stand-in", "the lines are not those of the published lists (their content differs)."),

@@ -31,7 +31,7 @@ def handwriting_task(config: Config, data: Handwriting, accelerator: Accelerator
     if config.valid_lines:
         valid = valid[torch.arange(config.valid_lines) * len(valid) // config.valid_lines]
     order = Shuffled.of(len(train), config, accelerator)
-    model = build_synthesis(config)
+    model = build_synthesis(config, accelerator.num_processes)
 
     def loss(model: nn.Module, update: int) -> Loss:
         rows = order.share(update)

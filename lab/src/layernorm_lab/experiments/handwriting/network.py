@@ -145,15 +145,17 @@ def clipped(tensor: Tensor, limit: float) -> Tensor:
     return tensor
 
 
-def build_synthesis(config: Config) -> Synthesis:
+def build_synthesis(config: Config, processes: int = 1) -> Synthesis:
     """Builds the network. One seed gives the same weights and biases whatever the norm. Under weight norm the
     directions are the same.
 
     The LSTMs' biases start from U(-1/sqrt(H), 1/sqrt(H)), as torch draws them. At the first step x, w, h and c are all
     0. With biases of 0 layer norm would divide by sqrt(eps) there, and the first gradient would be thousands of times
-    too large. The limits for gradients are for the mean loss over a batch of `batch_size` lines.
+    too large. The limits for gradients are for the loss of a batch of `batch_size` lines: its mean, times the number of
+    `processes` that share the lines, as `DistributedDataParallel` averages their gradients.
     """
-    limit = LSTM_LIMIT / config.batch_size
+    share = processes / config.batch_size
+    limit = LSTM_LIMIT * share
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))
         model = Synthesis(
@@ -163,7 +165,7 @@ def build_synthesis(config: Config) -> Synthesis:
             gain_init=config.gain_init if config.norm in GAINED else None,
             gate_clip=limit if config.clip == "gates" else math.inf,
             input_clip=limit if config.clip == "inputs" else math.inf,
-            output_clip=OUTPUT_LIMIT / config.batch_size,
+            output_clip=OUTPUT_LIMIT * share,
         )
         bound = 1 / math.sqrt(config.units)
         for name, parameter in model.named_parameters():

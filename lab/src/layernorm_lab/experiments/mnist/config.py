@@ -21,7 +21,7 @@ class Config(TrainingConfig):
     seed: int = seed_option("seeds of the initial weights and of the order of the training cases")
     epochs: int = option(60, "passes over the training set", least=1)
     decay: float = decay_option()
-    hidden: int = option(1000, "units in each of the two hidden layers", least=1)
+    hidden: int = option(1000, "units in each of the two hidden layers", least=2)
     learning_rate: float = rate_option(1e-3)
     held_out: int = option(5000, "cases at the end of the training set that are kept for validation", least=1)
     train_cases: int = option(0, "number of cases to train on, from the first on (0: all)", least=0)

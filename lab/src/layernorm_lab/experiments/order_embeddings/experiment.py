@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ...config import check_most
 from ...data.order_embeddings import CAPTIONS, ORDER_EMBEDDINGS, Captioned, ImagesAndCaptions
+from ...errors import RunError
 from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import ORDER, Shuffled, derive_seed
@@ -30,8 +31,16 @@ def check_order_embeddings(config: Config, data: ImagesAndCaptions) -> None:
 
 
 def order_embeddings_task(config: Config, data: ImagesAndCaptions, accelerator: Accelerator) -> Task:
-    """Makes one run: the network, its optimiser, and the ranking loss."""
+    """Makes one run: the network, its optimiser, and the ranking loss.
+
+    Raises:
+        RunError: several processes train with recurrent batch norm.
+    """
     device, rank, processes = accelerator.device, accelerator.process_index, accelerator.num_processes
+    if processes > 1 and config.norm == "batch":
+        raise RunError(
+            f"--norm batch needs the whole batch in one process, for its statistics; got {processes} processes"
+        )
     train = data.train
     features = train.features.to(device)
     order = Shuffled.of(len(train), config, accelerator, drop_last=True)

@@ -68,6 +68,13 @@ def check_reader(config: Config, data: Questions) -> None:
     least = FIRST_ENTITY + data.entities + 1  # the placeholder
     if 0 < config.vocabulary < least:
         raise ValueError(f"--vocabulary must be at least {least}, to hold all entities, got {config.vocabulary}")
+    if config.norm.startswith("batch") and config.bn_eval == "batch":
+        looked_at = min(config.evaluate_cases or len(data.valid), len(data.valid), len(data.test))
+        if looked_at < 2:
+            raise ValueError(
+                f"--norm {config.norm} with --bn-eval batch needs two questions or more in each evaluation, got one "
+                "(--evaluate-cases, or a data set with one question for validation or test)"
+            )
 
 
 def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Task:
@@ -161,7 +168,7 @@ def answered(model: nn.Module, split: Split, config: Config) -> Iterator[Answere
     """Answers a split's questions, in mini-batches of similar length and almost equal size."""
     assert isinstance(model, Reader)
     device = model.attention.device
-    batches = -(-len(split) // config.batch_size)
+    batches = min(-(-len(split) // config.batch_size), max(1, len(split) // 2))  # batch norm needs two questions
     with batch_statistics(model) if config.bn_eval == "batch" else contextlib.nullcontext():
         for rows in split.passages.lengths.argsort(stable=True).tensor_split(batches):
             batch = Batch.of(split, rows).to(device)
