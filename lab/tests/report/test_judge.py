@@ -426,7 +426,7 @@ def test_a_report_says_its_verdicts_above_their_figure_and_the_rule_below_it():
     assert curves.rule == judge.RULE
     assert others == FIGURES[1:]
     assert report.verdicts == [  # there are no runs of batch norm
-        "It ends lower. Verdict: ahead. 5 seeds, rates layer norm 0.002, baseline 0.002, each the best of 3; 30 "
+        "It ends lower. Verdict: ahead. 5 seeds, rates layer norm 0.002, baseline 0.002, each chosen from 3; 30 "
         "updates (1 % of the paper's). The loss: layer norm 0.10, baseline 0.30; lower by 0.20 (0.18 to 0.22); margin "
         "0.05; with each seed's rates chosen by the other seeds: lower by 0.14 (0.05 to 0.23), 7 seeds."
     ]

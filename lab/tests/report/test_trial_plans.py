@@ -239,6 +239,12 @@ def test_between_the_looks_more_pairs_are_missing():
     assert few.lacking == ("2 of 5 paired seeds",)
 
 
+def test_one_run_serves_batch_norms_running_and_exact_statistics():
+    of = [dataclasses.replace(LOSS, behind=Arm("batch", prefix=prefix)) for prefix in ("", "exact_")]
+    running, exact = (one(claim, []) for claim in of)
+    assert exact.missing == running.missing != frozenset()
+
+
 def test_a_verdict_of_the_first_look_stays_whatever_the_second_lacks():
     """Its own later pair, or that of another claim of the trial, may have no number."""
     clear = 0.5 - 0.1 - SPREAD[:5]

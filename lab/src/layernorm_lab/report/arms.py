@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -54,6 +55,11 @@ class Arm:
         """Its name in figures, tables and sentences."""
         gain = f" with gain {self.gain:g}" if self.gain != 1.0 else ""
         return NORMS[self.norm] + gain + ", exact statistics" * bool(self.prefix)
+
+    @property
+    def trained(self) -> str:
+        """The name of its runs, which are evaluated with running and with exact statistics: one run serves both."""
+        return dataclasses.replace(self, prefix="").name
 
     @property
     def spoken(self) -> str:

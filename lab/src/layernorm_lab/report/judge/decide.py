@@ -106,7 +106,7 @@ def _paired(
         fresh = [seed for seed in trial.seeds if seed not in (*made, *trial.pilot)][: count - len(made)]
         for arm, rate, side in zip(claim.arms, (first, second), sides, strict=True):
             best = f"best in {measure.chooses.name if trial.plan else measure.name}"
-            missing |= {Missing(arm.name, best if rate is None else f"{rate:g}", seed)
+            missing |= {Missing(arm.trained, best if rate is None else f"{rate:g}", seed)
                         for seed in fresh if seed not in side}  # fmt: skip
     seconds = _seconds(run for places in of_arms for run in places.values())
     values = {seed: (pair[0][0], pair[1][0]) for seed, pair in pairs.items()}
@@ -190,7 +190,7 @@ def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
         lacking.append(f"{SEEDS - len(pairs)} of {SEEDS} seeds with all rates")
         nearest = sorted(made, key=lambda seed: (-made[seed], seed))[:SEEDS]
         for arm, places in zip(claim.arms, of_arms, strict=True):
-            missing |= {Missing(arm.name, f"{rate:g}", seed) for rate in rates for seed in nearest
+            missing |= {Missing(arm.trained, f"{rate:g}", seed) for rate in rates for seed in nearest
                         if (rate, seed) not in places}  # fmt: skip
     seconds = _seconds(run for _, run in begun)
     return Ruling(claim, (None, None), pairs, tuple(lacking), frozenset(missing), seconds)

@@ -114,7 +114,7 @@ def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[UpdatesToGoal
 def _absent(trial: Trial, arm: Arm, rates: Sequence[float], places: Places, rung: Rung = WHOLE) -> list[Missing]:
     """Lists the pilot's runs that must be made for an arm."""
     absent = [(rate, seed) for rate in rates for seed in trial.pilot if (rate, seed) not in places]
-    return [Missing(arm.name, f"{rate:g}", seed, trial.share(rung)) for rate, seed in absent]
+    return [Missing(arm.trained, f"{rate:g}", seed, trial.share(rung)) for rate, seed in absent]
 
 
 def _faults(claim: Claim, arm: Arm, points: Mapping[float, float], places: Places) -> list[str]:
@@ -146,7 +146,7 @@ def _beyond(claim: Claim, arm: Arm, best: float, rung: Rung = WHOLE) -> Pilot:
     grid, share = claim.trial.rates, claim.trial.share(rung)
     edge, beyond = ("lowest", best**2 / grid[1]) if best == grid[0] else ("highest", best**2 / grid[-2])
     lacking = [f"a rate inside the grid: {arm.name} is best at the {edge}, {best:g}"]
-    missing = [Missing(item.name, f"{beyond:g}", seed, share) for item in claim.arms for seed in claim.trial.pilot]
+    missing = [Missing(item.trained, f"{beyond:g}", seed, share) for item in claim.arms for seed in claim.trial.pilot]
     return Pilot(best, True, lacking, missing, grid)
 
 

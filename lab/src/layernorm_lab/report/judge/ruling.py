@@ -223,7 +223,7 @@ class Ruling:
             return f"{seeds} at each of {count} rates, {trial.rates[0]:g} to {trial.rates[-1]:g}; {share}"
         chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
         whole = count > 1 and not any(run.seed in trial.pilot for run in self.missing)
-        return f"{seeds}, rates {chosen}{f', each the best of {count}' if whole else ''}; {share}"
+        return f"{seeds}, rates {chosen}{f', each chosen from {count}' if whole else ''}; {share}"
 
     @property
     def hours_of_a_run(self) -> float:
