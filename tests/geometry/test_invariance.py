@@ -137,3 +137,4 @@ def test_a_residual_between_rounding_and_a_change_is_no_verdict(residual, differ
     verdicts = [geo.Verdict("layer", "dataset re-scaling", residual, paper) for paper in (True, False)]
     assert tuple(v.differs for v in verdicts) == differs
     assert not geo.Verdict("rms", "dataset re-scaling", residual, None).differs
+    assert verdicts[0].measured == {1e-15: "invariant", 1e-6: "neither", 0.5: "no"}[residual]

@@ -132,6 +132,15 @@ def test_gradients_by_lag_leave_the_range_of_numbers_unharmed():
     assert float(found[-1]) == pytest.approx(200 * math.log(1e-3), rel=1e-5)
 
 
+def test_a_case_without_a_gradient_stays_without_one():
+    cotangents = torch.tensor([[0.0, 0.0], [1.0, 0.0]])  # of a loss that leaves out the first case
+    found = geo.gradient_by_lag(lambda x, s: s / 2, torch.ones(2, 2), torch.zeros(3, 2, 1), cotangents=cotangents)
+    assert found[:, 0].tolist() == [-math.inf] * 4
+    assert float(found[-1, 1]) == pytest.approx(-3 * math.log(2), rel=1e-6)
+    with pytest.raises(ValueError, match="expected cotangents to be finite"):
+        geo.gradient_by_lag(lambda x, s: s, torch.ones(2, 2), torch.zeros(3, 2, 1), cotangents=cotangents / 0)
+
+
 OTHERS = [(ln.RNN, "layer"), (ln.LSTM, "rms"), (ln.GRU, "layer")]
 
 

@@ -174,8 +174,8 @@ def _begun(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) -> list
     if not _all(by_experiment):
         return []
     about = (
-        "Written down before their runs, with the rule of 2026-11-25 ([both](results/trials.md)). Claims of these trials "
-        "that are decided already stand above and are counted; those here are not."
+        "Written down before their runs, with the rule of 2026-11-25 ([both](results/trials.md)). Claims of these "
+        "trials that are decided already stand above and are counted; those here are not."
     )
     return ["## Trials that are planned, or have begun", about, _claims_table(results, by_experiment)]
 

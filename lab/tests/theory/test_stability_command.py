@@ -9,7 +9,8 @@ import torch
 from lab_support.iam_files import write_iam
 from layernorm import geometry
 from layernorm_lab import cli
-from layernorm_lab.theory import stability
+from layernorm_lab.errors import RunError
+from layernorm_lab.theory import stability, trained
 from layernorm_lab.theory.stability import Setting, Stability, Study
 from support.repository import ROOT
 
@@ -173,6 +174,31 @@ def test_runs_are_measured_at_the_start_and_as_trained(short, runs, tmp_path, ca
     by_key = {(layer["norm"], layer["name"], layer["update"]): layer["exponents"] for layer in layers}
     assert by_key["layer", "lstm2", 0] != by_key["layer", "lstm2", 2], "the checkpoint's weights are other ones"
     assert all(math.isfinite(e) for exponents in by_key.values() for e in exponents)
+
+
+def test_a_run_that_cannot_be_measured_is_skipped(short, runs, tmp_path, monkeypatch, capsys):
+    measure = trained.measure_run
+
+    def but_one(experiment, run, data):
+        if run.config["norm"] == "none":
+            raise RunError(f"the run in {run.path} diverged and left no weights")
+        return measure(experiment, run, data)
+
+    monkeypatch.setattr(trained, "measure_run", but_one)
+    capsys.readouterr()
+    assert cli.main(["stability", str(runs)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "lstm1, norm layer, 1 run: the exponent is" in said
+    assert "diverged and left no weights" in said
+
+
+def test_an_exponent_that_is_not_finite_is_no_number_in_json():
+    """That of a network whose state does not depend on the one before."""
+    dead = {setting: [Stability(-math.inf, [0.0, -math.inf, 1.0])] for setting in stability.SETTINGS}
+    study = Study("RNN", 1, [0], 10, dead)
+    rows = json.loads(json.dumps(study.numbers(), allow_nan=False))["rows"]
+    assert (rows[0]["exponents"], rows[0]["gradients"]) == ([None], [[0.0, None, 1.0]])
+    assert "none -inf to -inf (spread -)" in stability.findings(study)[0]
 
 
 def test_a_run_without_recurrent_layers_is_refused(tmp_path, capsys):

@@ -66,8 +66,9 @@ CLAIMS: tuple[Claim, ...] = (
         False,
         "They are under batch norm, weight norm and none. Under layer and RMS norm all units share mu and sigma, so "
         "that eta_i depends on every w_j. The H - 1 terms that are left out have the size 1/H, next to one of size 1. "
-        "In the Frobenius norm they are about 1/sqrt(H) of the matrix. In the spectral norm they do not vanish: the "
-        "blocks have a curvature along W and 1 gamma^T, which do not change layer norm's output.",
+        "In the Frobenius norm they are about 1/sqrt(H) of the matrix. In the spectral norm they hardly fall with H "
+        "for Gaussian and Bernoulli outputs, and they fall for Poisson and categorical ones. The blocks have a "
+        "curvature along W and 1 gamma^T, which do not change layer norm's output.",
         _layer_claims.blocks,
     ),
     Claim(

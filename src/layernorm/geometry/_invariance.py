@@ -174,6 +174,11 @@ class Verdict:
         return self.residual < INVARIANT_BELOW
 
     @property
+    def measured(self) -> str:
+        """The measured verdict in words: invariant; no; or neither, between the two limits."""
+        return WORDS[self.invariant] if self.invariant or self.residual > CHANGED_ABOVE else "neither"
+
+    @property
     def differs(self) -> bool:
         """Whether the measurement does not confirm the paper's verdict."""
         if self.paper is None:
@@ -206,6 +211,6 @@ def invariance_text(verdicts: list[Verdict]) -> str:
     """Writes the table as text of 80 columns: each relative change, with the measured verdict and the paper's."""
     lines = [f"{'norm':8}{'transform':25}{'relative change':>16}  {'measured':11}{'paper'}"]
     for v in verdicts:
-        row = f"{v.norm or 'none':8}{v.transform:25}{v.residual:16.1e}  {WORDS[v.invariant]:11}{WORDS[v.paper]:9}"
+        row = f"{v.norm or 'none':8}{v.transform:25}{v.residual:16.1e}  {v.measured:11}{WORDS[v.paper]:9}"
         lines.append(row.rstrip() + (" DIFFERS" if v.differs else ""))
     return "\n".join(lines)

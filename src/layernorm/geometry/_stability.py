@@ -188,13 +188,15 @@ def gradient_by_lag(
         cotangents = torch.randn(B, N, generator=generator, dtype=torch.float64)
         cotangents = cotangents / cotangents.norm(dim=1, keepdim=True)
     v = _checks.shaped("cotangents", cotangents, B, N).to(state)
+    if not v.isfinite().all():
+        raise ValueError("expected cotangents to be finite, got NaN or infinity")
     states = [state.detach()]
     with torch.no_grad():
         for t, x in enumerate(inputs):
             states.append(_stays_finite(step(x, states[-1]), t))
     size = v.norm(dim=1)
     logs = [size.log()]
-    v = v / size[:, None]
+    v = torch.where(size[:, None] > 0, v / size[:, None], v)
     for x, before in zip(reversed(inputs), reversed(states[:-1]), strict=True):
         with torch.enable_grad():
             leaf = before.requires_grad_()

@@ -144,11 +144,10 @@ def _geometry(parsed: argparse.Namespace) -> None:
         make_folder(parsed.out)  # before the work, not after it
     findings = theory.measure_claims(parsed.seed, parsed.spectrum)
     report = theory.report_claims(findings)
-    page = None if parsed.out is None else rendering.write_report(report, parsed.out)
+    rendering.print_report(report)  # before the files, whose folder may be full
     if parsed.out is not None:
+        page = rendering.write_report(report, parsed.out)
         theory.write_claims(findings, parsed.out / "claims.json")
-    rendering.print_report(report)
-    if page is not None:
         print(f"\npage: {page}")
     wrong = theory.not_as_documented(findings)
     if wrong:
@@ -192,11 +191,19 @@ def _stability_of_runs(paths: list[Path], data: Path | None) -> tuple[dict[str, 
     from .report import runs_of_one_experiment
 
     experiment, (runs, notes) = runs_of_one_experiment(paths)
-    layers = []
+    layers: list[trained.Layer] = []
     for run in runs:
-        of_run, of_notes = trained.measure_run(experiment, run, data)
+        try:
+            of_run, of_notes = trained.measure_run(experiment, run, data)
+        except RunError as error:
+            if len(runs) == 1:
+                raise
+            notes.append(f"skipped: {error}")
+            continue
         layers += of_run
         notes += of_notes
+    if not layers:
+        raise RunError("; ".join(notes))
     return trained.layers_as_json(layers), trained.report_layers(layers, notes)
 
 

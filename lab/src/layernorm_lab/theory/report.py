@@ -79,9 +79,9 @@ def report_claims(findings: Sequence[Finding]) -> Report:
 
 def report_invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Report:
     """Reports Table 1 alone, for some eps."""
-    said = {True: "invariant", False: "no", None: "-"}
+    paper = {True: "invariant", False: "no", None: "-"}
     rows = [
-        [v.norm or "none", v.transform, f"{v.residual:.1e}", said[v.invariant], said[v.paper] + " DIFFERS" * v.differs]
+        [v.norm or "none", v.transform, f"{v.residual:.1e}", v.measured, paper[v.paper] + " DIFFERS" * v.differs]
         for v in verdicts
     ]
     return Report(

@@ -83,8 +83,8 @@ class Study:
         rows = [
             {
                 **asdict(setting),
-                "exponents": [round(f.exponent, 6) for f in of_seeds],
-                "gradients": [[round(g, 4) for g in f.gradient] for f in of_seeds],
+                "exponents": [number(f.exponent, 6) for f in of_seeds],
+                "gradients": [[number(g, 4) for g in f.gradient] for f in of_seeds],
             }
             for setting, of_seeds in self.measured.items()
         ]
@@ -92,6 +92,11 @@ class Study:
             "network": self.network, "units": self.units, "seeds": self.seeds, "cases": CASES, "warmup": WARMUP,
             "steps": self.steps, "every": EVERY, "rows": rows,
         }  # fmt: skip
+
+
+def number(value: float, digits: int) -> float | None:
+    """A number for a JSON file, which has none that is not finite: None in its place."""
+    return round(value, digits) if math.isfinite(value) else None
 
 
 def measure_settings(network: str, units: int, seeds: Sequence[int]) -> Study:
@@ -221,8 +226,9 @@ def findings(study: Study) -> list[str]:
     for norm in NORMS:
         by_scale = [study.exponents(Setting(norm, 1.0 if norm else None, scale)) for scale in SCALES]
         widths = [max(of_seed) - min(of_seed) for of_seed in zip(*by_scale, strict=True)]
+        finite = all(map(math.isfinite, widths))  # a state that does not depend on the one before has the exponent -inf
         ends = " to ".join(lowest_to_highest(by_scale[end], "+.3f") for end in (0, -1))
-        moved.append(f"{norm or 'none'} {ends} (spread {lowest_to_highest(widths, '.3f')})")
+        moved.append(f"{norm or 'none'} {ends} (spread {lowest_to_highest(widths, '.3f') if finite else '-'})")
     beside = []
     for scale in SCALES:
         said: dict[str, list[str]] = {}

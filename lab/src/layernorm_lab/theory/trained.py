@@ -24,7 +24,7 @@ from ..runs.folder import Run
 from ..runs.restore import configuration, restore_model, training_data
 from ..train import distributed
 from ..train.task import Task
-from .stability import CASES, CLAIM, STEPS, WARMUP, lowest_to_highest
+from .stability import CASES, CLAIM, STEPS, WARMUP, lowest_to_highest, number
 
 
 class Layer(NamedTuple):
@@ -39,8 +39,9 @@ class Layer(NamedTuple):
 
 
 def measure_run(experiment: Experiment, run: Run, folder: Path | None) -> tuple[list[Layer], list[str]]:
-    """Measures the recurrent layers of a run with its initial and its newest weights. Its data are looked for in the
-    folder, else where they were in training. Returns also a line for each layer that could not be measured."""
+    """Measures the recurrent layers of a run with its initial and its newest weights, or the best ones where the run
+    keeps these. Its data are looked for in the folder, else where they were in training. Returns also a line for each
+    layer that could not be measured."""
     run.checkpoint()  # or an error, before the data are read
     config = configuration(experiment.kind, run)
     data = training_data(run, folder, functools.partial(experiment.load, config))
@@ -183,4 +184,9 @@ def _layers_figure(by_norm: dict[tuple[str, str, bool], list[Layer]], steps: int
 
 def layers_as_json(layers: Sequence[Layer]) -> dict[str, Any]:
     """Returns the layers as JSON values."""
-    return {"cases": CASES, "warmup": WARMUP, "steps": STEPS, "layers": [layer._asdict() for layer in layers]}
+    rows = [
+        layer._asdict()
+        | {name: [number(value, 6) for value in getattr(layer, name)] for name in ("exponents", "gradients")}
+        for layer in layers
+    ]
+    return {"cases": CASES, "warmup": WARMUP, "steps": STEPS, "layers": rows}

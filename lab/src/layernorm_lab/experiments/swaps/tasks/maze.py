@@ -149,7 +149,7 @@ PROGRAM = Program(
     source="https://github.com/vwxyzjn/cleanrl (ppo_atari_lstm.py)",
     settings="Adam 2.5e-4, falling to 0, eps 1e-5; 8 environments, 128 steps, 4 epochs of 4 parts, discount 0.99, "
     "lambda 0.95, clipping at 0.1, entropy 0.01, orthogonal weights, gradient's norm clipped to 0.5. Here 64 units for "
-    "128 behind one layer, and a T-maze of 4 steps.",
+    "128 behind one layer, torch's biases for 0, and a T-maze of 4 steps.",
     network="LSTM",
     metric=Metric("solved", "mazes solved", rising=True, percent=True),
     chance=0.0,
