@@ -151,3 +151,8 @@ def test_a_short_line_keeps_its_colour():
     small = np.asarray(Image.open(io.BytesIO(figures._small(png, ["#0072B2", "#009E73"]))).convert("RGB")).astype(int)
     assert (small[50:52, 10:60] == (0, 114, 178)).all()
     assert np.abs(small - picture).max() < 12
+
+
+def test_a_picture_is_told_by_the_first_sentence_of_its_caption():
+    assert rendering._first("How far eq. 13's blocks are. More.") == "How far eq. 13's blocks are."
+    assert rendering._first("One sentence.") == "One sentence."

@@ -185,7 +185,7 @@ def _figure_html(figure: Figure, vector: bytes) -> str:
 
 def _first(caption: str) -> str:
     """Cuts a caption to its first sentence, to be read where a picture cannot be seen."""
-    return caption.split(". ", 1)[0].rstrip(".") + "."
+    return re.split(r"(?<!\beq)\. ", caption, maxsplit=1)[0].rstrip(".") + "."
 
 
 def _picture(picture: Picture, widest: int) -> str:
