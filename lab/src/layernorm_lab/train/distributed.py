@@ -82,6 +82,14 @@ def gathered(share: Tensor, size: int, rank: int, processes: int) -> Tensor:
     return _Sum.apply(share.new_zeros(size, *share.shape[1:]).index_copy(0, rows, share))
 
 
+def check_whole_batch(norm: str, processes: int) -> None:
+    """Refuses recurrent batch norm in several processes: each would take the statistics of its own share of a batch."""
+    if processes > 1 and norm.startswith("batch"):
+        raise RunError(
+            f"--norm {norm} needs the whole batch in one process, for its statistics; got {processes} processes"
+        )
+
+
 class GlobalBatchNorm(BatchNorm):
     """Batch normalisation with the statistics of the global batch, of which each process holds a part.
 

@@ -7,11 +7,10 @@ from torch import Tensor, nn
 
 from ...config import check_most
 from ...data.order_embeddings import CAPTIONS, ORDER_EMBEDDINGS, Captioned, ImagesAndCaptions
-from ...errors import RunError
 from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import ORDER, Shuffled, derive_seed
-from ...train.distributed import gathered
+from ...train.distributed import check_whole_batch, gathered
 from ...train.task import Accelerator, Loss, Task, Tested
 from . import claims, report
 from .config import Config
@@ -37,10 +36,7 @@ def order_embeddings_task(config: Config, data: ImagesAndCaptions, accelerator: 
         RunError: several processes train with recurrent batch norm.
     """
     device, rank, processes = accelerator.device, accelerator.process_index, accelerator.num_processes
-    if processes > 1 and config.norm == "batch":
-        raise RunError(
-            f"--norm batch needs the whole batch in one process, for its statistics; got {processes} processes"
-        )
+    check_whole_batch(config.norm, processes)
     train = data.train
     features = train.features.to(device)
     order = Shuffled.of(len(train), config, accelerator, drop_last=True)

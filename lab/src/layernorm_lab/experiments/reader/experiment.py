@@ -13,10 +13,10 @@ from layernorm.nn import LSTM, BatchNorm
 
 from ...config import check_most
 from ...data.questions import CORPORA, FIRST_ENTITY, Questions, Split
-from ...errors import RunError
 from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import ORDER, Bucketed, derive_seed
+from ...train.distributed import check_whole_batch
 from ...train.task import Accelerator, Loss, Task, Tested
 from . import claims, page, report
 from .config import Config
@@ -83,11 +83,8 @@ def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Ta
     Raises:
         RunError: several processes train with recurrent batch norm.
     """
-    device, processes = accelerator.device, accelerator.num_processes
-    if processes > 1 and config.norm.startswith("batch"):
-        raise RunError(
-            f"--norm {config.norm} needs the whole batch in one process, for its statistics; got {processes} processes"
-        )
+    check_whole_batch(config.norm, accelerator.num_processes)
+    device = accelerator.device
     vocabulary = config.vocabulary or len(data.vocabulary)
     train, valid, test = (split.limited(vocabulary) for split in (data.train, data.valid, data.test))
     looked_at = valid.first(config.evaluate_cases)
