@@ -7,7 +7,7 @@
     python benchmarks/recurrent.py --peers batch --shapes 0 4 7 --clock processor
     python benchmarks/recurrent.py --networks LSTM --peers --size 48 30 250 260 --engines reference compiled/4 compiled
     python benchmarks/recurrent.py --memory
-    python benchmarks/recurrent.py --device cuda
+    python benchmarks/recurrent.py --device cuda --peers loop graph --engines reference+graph compiled compiled+graph
 
 All sides take turns in one process; printed are the minima over the rounds in milliseconds and their ratios to
 `torch.nn`'s network, inference (one call without gradients) and training (forward and backward to the input and all
@@ -17,13 +17,16 @@ torch's switches let both sides make float32 products of numbers rounded to bflo
 
 `floor` is the time of the matrix products alone, by torch.mm on the same shapes: W_ih x as one product, W_hh h as T.
 Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `batch`, our
-network with batch norm (inference in evaluation mode); `jax`, its lax.scan, where it is installed.
+network with batch norm (inference in evaluation mode); `jax`, its lax.scan, where it is installed; `graph`, torch's
+network as a CUDA graph.
 
-``--engines`` also runs our network on other engines; `compiled/4` is the compiled engine with chunks of 4 steps. The
-seconds that their first call of each mode takes, compiling, are printed before the table.
+``--engines`` also runs our network on other engines; `compiled/4` is the compiled engine with chunks of 4 steps, and
+`compiled+graph` replays its calls as CUDA graphs. The seconds of the first call of each mode, which compiles, and those
+of the capture, are printed before the table.
 
 With ``--device cuda`` everything lies on the GPU, and torch's networks are cuDNN's. A time begins and ends when the GPU
-has nothing left to do, so that launches count.
+has nothing left to do, so that launches count. Both sides compute products of float32 in float32; with ``--products
+tf32`` both in TF32, which cuDNN's networks use unless they are told otherwise.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ GRID = [  # T, B, I, H
     (30, 64, 640, 1024), (64, 256, 128, 128), (500, 8, 403, 400), (37, 5, 93, 300), (1, 1, 64, 64), (16, 4, 17, 33),
 ]  # fmt: skip
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-PEERS = ["loop", "compile", "batch", "jax"]
+PEERS = ["loop", "compile", "batch", "jax", "graph"]
 DEEP = [(50, 32, 256, 256), (37, 5, 93, 300)]  # two layers, bidirectional
 LARGE = (64, 128, 256, 256)  # whose memory is measured
 CHUNK = 8  # of the compiled engine
@@ -105,14 +108,15 @@ class Loop(nn.Module):
         return torch.stack(output), None
 
 
-class On:
+class On(nn.Module):
     """A network of ours on an engine: ``reference``, or ``compiled/4`` with chunks of 4 steps."""
 
     def __init__(self, engine: str, module: Any) -> None:
+        super().__init__()
         self.engine, _, self.chunk = engine.partition("/")
-        self.module, self.parameters = module, module.parameters
+        self.module = module
 
-    def __call__(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor) -> Any:
         if self.engine == "compiled":
             from layernorm.engines.compiled import _compile
 
@@ -121,22 +125,46 @@ class On:
             return self.module(x)
 
 
+class Graph(nn.Module):
+    """The calls of a network as CUDA graphs: one without gradients, and a forward with its backward."""
+
+    def __init__(self, network: nn.Module, x: Tensor) -> None:
+        super().__init__()
+        self.x, self.alone = x.clone(), torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.no_grad(), torch.cuda.stream(stream):
+            for _ in range(3):  # what a first call makes, such as cuBLAS's memory, is made before
+                network(self.x)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.no_grad(), torch.cuda.graph(self.alone):
+            self.results = network(self.x)
+        self.both = torch.cuda.make_graphed_callables(copy.deepcopy(network), (x.clone().requires_grad_(),))
+
+    def forward(self, x: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            return self.both(x)
+        self.x.copy_(x)
+        self.alone.replay()
+        return self.results
+
+
 def compare(network: str, sides: dict[str, Any], x: Tensor) -> None:
     """Compares every layer-normalised side with the equations in float64, over the first 20 steps.
 
     Few steps, because a layer-normalised LSTM spreads a rounding error further at every step. The measure is the error
     of the Python loop in the type of ``x``.
     """
-    x, module = x[:20], sides["layer norm"]
+    module = sides["layer norm"]
     with torch.no_grad(), ln.backends.use("reference"):
-        exact = module.double()(x.double())[0]
-        rounded = Loop(network, module.to(x.dtype))(x)[0]
+        exact = copy.deepcopy(module).double()(x[:20].double())[0]
+        rounded = Loop(network, module)(x[:20])[0]
     unit = max(float((rounded - exact).abs().max()), 1e-6)
     for name, side in sides.items():
-        if name == "torch":
+        if name in ("torch", "graph"):
             continue
         with torch.no_grad():
-            error = float((torch.as_tensor(side(x)[0]) - exact).abs().max())
+            error = float((torch.as_tensor(side(x)[0])[:20] - exact).abs().max())
         if not error < TIMES * unit:
             raise SystemExit(f"{network} {name}: error {error:.1e}, that of a loop in {x.dtype} is {unit:.1e}")
 
@@ -222,10 +250,18 @@ def measure(
     if "compile" in peers:
         torch._dynamo.reset()
         sides["compile"] = Loop(network, sides["layer norm"], compiled=True)
+    if "graph" in peers:
+        sides["graph"] = Graph(sides["torch"], x)
     for engine in engines:
-        sides[engine] = On(engine, sides["layer norm"])
-        first = [timing.seconds(run, 1) for run in (inference(sides[engine], x), training(sides[engine], x, d))]
-        print(f"first calls of {engine}: {first[0]:.1f} s, {first[1]:.1f} s", flush=True)
+        name, _, graph = engine.partition("+")
+        side: nn.Module = On(name, sides["layer norm"])
+        first = [timing.seconds(run, 1) for run in (inference(side, x), training(side, x, d))]
+        if graph:
+            start = timing.clock()
+            side = Graph(side, x)
+            first.append(timing.clock() - start)
+        print(f"first calls of {engine}: " + ", ".join(f"{seconds:.1f} s" for seconds in first), flush=True)
+        sides[engine] = side
     compare(network, sides, x)
     runs = {name: inference(side, x) for name, side in sides.items()}
     train = {name: training(side, x, d) for name, side in sides.items()}
@@ -384,7 +420,9 @@ def main() -> int:
     parser = timing.parser(__doc__)
     parser.add_argument("--networks", nargs="+", choices=list(GATES), default=list(GATES), help="(default: all)")
     parser.add_argument("--type", choices=list(TYPES), default="float32", help="of every number (default: float32)")
-    parser.add_argument("--products", choices=["bfloat16"], help="float32: let both sides round what products multiply")
+    parser.add_argument(
+        "--products", choices=["bfloat16", "tf32"], help="float32: let both sides round what products multiply"
+    )
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=["loop"], help="further sides (default: loop)")
     parser.add_argument("--shapes", type=int, nargs="+", default=range(len(GRID)), help="places in the grid, from 0 on")
     parser.add_argument("--size", type=int, nargs=4, help="T, B, I, H instead of the grid")
@@ -413,11 +451,12 @@ def main() -> int:
             parser.error(f"--device cuda: PyTorch {torch.__version__} finds no GPU")
         torch.set_default_device("cuda")
         options.clock = "gpu"
+    torch.backends.cudnn.rnn.fp32_precision = "tf32" if options.products == "tf32" else "ieee"
     if options.products:
         if options.type != "float32":
-            parser.error("--products bfloat16 is of float32, not of --type " + options.type)
-        torch.set_float32_matmul_precision("medium")
-        torch.backends.mkldnn.rnn.fp32_precision = "bf16"
+            parser.error(f"--products {options.products} is of float32, not of --type {options.type}")
+        torch.set_float32_matmul_precision({"bfloat16": "medium", "tf32": "high"}[options.products])
+        torch.backends.mkldnn.rnn.fp32_precision = {"bfloat16": "bf16", "tf32": "none"}[options.products]
     shapes = [tuple(options.size)] if options.size else [GRID[k] for k in options.shapes]
     sides = TYPES[options.type], options.peers, options.engines
     rows = []

@@ -223,7 +223,8 @@ def networks(turn: int) -> list[Recurrent]:
 def few() -> list[tuple[Problem, torch.dtype]]:
     """Returns problems for an engine that compiles, which takes it seconds for each kind.
 
-    In the small ones a network goes step by step, in the long ones by many steps at once.
+    In the small ones a network goes step by step, in the long ones by many steps at once. For many rows a compiler
+    makes other kernels than for few.
     """
     problems: list[tuple[Problem, torch.dtype]] = []
     for dtype in TYPES:
@@ -231,6 +232,7 @@ def few() -> list[tuple[Problem, torch.dtype]]:
         for network in MODULES:
             keywords: dict[str, Any] = {"proj_size": 9 if network == "LSTM" else 0, "reverse": True, "masked": True}
             problems.append((Recurrent(network, "layer", "paper", *SMALL, **keywords), dtype))
+    problems.append((Norm("layer_norm", 16384, 320), torch.float32))
     return problems + [(Recurrent(network, "layer", "paper", *LONG), torch.float32) for network in MODULES]
 
 

@@ -1,7 +1,7 @@
 """The compiled engine: the equations and their backward by hand, some steps at a time, by `torch.compile`.
 
 It runs where torch's compiler, Inductor, does: on GPUs, and on CPUs for its tests. It is never chosen by itself: the
-first call of every kind takes seconds, and on no GPU has it been measured.
+first call of every kind takes seconds.
 """
 
 from __future__ import annotations

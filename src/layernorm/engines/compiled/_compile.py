@@ -25,8 +25,12 @@ def chunks(T: int) -> list[slice]:
 
 
 def through_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function, to be compiled in its first call. Where torch cannot do that as a whole, it raises."""
-    return torch.compile(function, fullgraph=True, dynamic=False)
+    """Returns the function, to be compiled in its first call. Where torch cannot do that as a whole, it raises.
+
+    On a GPU Inductor joins sums over rows with sums over columns in a kernel that adds in float32, and then fails to
+    compile it for float64 (seen with PyTorch 2.11; 2.13 has the same code). Without that kernel it makes two.
+    """
+    return torch.compile(function, fullgraph=True, dynamic=False, options={"triton.mix_order_reduction": False})
 
 
 def compiled(function: Callable[..., Any], fixed: Hashable, *key: Hashable) -> Callable[..., Any]:
