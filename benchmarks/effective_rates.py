@@ -20,14 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.pop(0)  # this folder has an accelerate.py of its own
 import matplotlib.pyplot as plt
 import torch
+from accelerate import Accelerator
 from matplotlib.lines import Line2D
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from accelerate import Accelerator
 from layernorm.nn._normalised import Normalised
 from layernorm_lab.experiments.swaps.claims import CHOICE, CHOOSING, CONFIRMING, TRIAL, TRIED, family
 from layernorm_lab.experiments.swaps.config import Config

@@ -11,9 +11,9 @@
 
 All sides take turns in one process; printed are the minima over the rounds in milliseconds and their ratios to
 `torch.nn`'s network, inference (one call without gradients) and training (forward and backward to the input and all
-parameters). Before it is timed, every layer-normalised side is compared with the equations in float64. With
-``--type bfloat16`` all numbers are of that type; `float32` is then our network in float32. With ``--products bfloat16``
-torch's switches let both sides make float32 products of numbers rounded to bfloat16.
+parameters). Before they are timed, our networks, a loop and graphs of them are compared with the equations in float64:
+outputs and gradients. With ``--type bfloat16`` all numbers are of that type; `float32` is then our network in float32.
+With ``--products bfloat16`` torch's switches let both sides make float32 products of numbers rounded to bfloat16.
 
 `floor` is the time of the matrix products alone, by torch.mm on the same shapes: W_ih x as one product, W_hh h as T.
 Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `batch`, our
@@ -22,7 +22,7 @@ network as a CUDA graph.
 
 ``--engines`` also runs our network on other engines; `compiled/4` is the compiled engine with chunks of 4 steps, and
 `compiled+graph` replays its calls as CUDA graphs. The seconds of the first call of each mode, which compiles, and those
-of the capture, are printed before the table.
+of the capture, are printed above the rows of a shape.
 
 With ``--device cuda`` everything lies on the GPU, and torch's networks are cuDNN's. A time begins and ends when the GPU
 has nothing left to do, so that launches count. Both sides compute products of float32 in float32; with ``--products
@@ -139,7 +139,11 @@ class Graph(nn.Module):
         torch.cuda.current_stream().wait_stream(stream)
         with torch.no_grad(), torch.cuda.graph(self.alone):
             self.results = network(self.x)
-        self.both = torch.cuda.make_graphed_callables(copy.deepcopy(network), (x.clone().requires_grad_(),))
+        own = copy.deepcopy(network)
+        for module in own.modules():
+            if isinstance(module, nn.RNNBase):
+                module.flatten_parameters()  # a copy of cuDNN's has lost its order, and would restore it in every call
+        self.both = torch.cuda.make_graphed_callables(own, (x.clone().requires_grad_(),))
 
     def forward(self, x: Tensor) -> Any:
         if torch.is_grad_enabled():
@@ -150,23 +154,37 @@ class Graph(nn.Module):
 
 
 def compare(network: str, sides: dict[str, Any], x: Tensor) -> None:
-    """Compares every layer-normalised side with the equations in float64, over the first 20 steps.
+    """Compares every layer-normalised side with the equations in float64, over the first 20 steps: the output, without
+    gradients and with them, and the gradients of the input and of all parameters.
 
     Few steps, because a layer-normalised LSTM spreads a rounding error further at every step. The measure is the error
     of the Python loop in the type of ``x``.
     """
     module = sides["layer norm"]
-    with torch.no_grad(), ln.backends.use("reference"):
-        exact = copy.deepcopy(module).double()(x[:20].double())[0]
-        rounded = Loop(network, module)(x[:20])[0]
-    unit = max(float((rounded - exact).abs().max()), 1e-6)
+    d = torch.randn(min(20, len(x)), x.shape[1], module.hidden_size)
+    wide = copy.deepcopy(module).double()
+    with ln.backends.use("reference"):
+        exact = results(wide, x.double(), d.double())
+    own = copy.deepcopy(module)
+    rounded = results(Loop(network, own), x, d)
+    units = [max(float((a - e).abs().max()), 1e-6 * float(e.abs().max())) for a, e in zip(rounded, exact, strict=True)]
     for name, side in sides.items():
         if name in ("torch", "graph"):
             continue
-        with torch.no_grad():
-            error = float((torch.as_tensor(side(x)[0])[:20] - exact).abs().max())
-        if not error < TIMES * unit:
-            raise SystemExit(f"{network} {name}: error {error:.1e}, that of a loop in {x.dtype} is {unit:.1e}")
+        for a, e, unit in zip(results(side, x, d), exact, units, strict=True):
+            error = float((a - e).abs().max())
+            if not error <= TIMES * unit:
+                raise SystemExit(f"{network} {name}: error {error:.1e}, that of a loop in {x.dtype} is {unit:.1e}")
+
+
+def results(side: Any, x: Tensor, d: Tensor) -> list[Tensor]:
+    """Computes the first steps' output twice, without gradients and with them, and the gradients that ``d`` gives."""
+    with torch.no_grad():
+        alone = side(x)[0][: len(d)].clone()
+    given = x.clone().requires_grad_()
+    leaves = [given, *side.parameters()]
+    output = side(given)[0][: len(d)]
+    return [alone, output.detach().clone(), *(t.clone() for t in torch.autograd.grad(output, leaves, d))]
 
 
 def inference(side: Any, x: Tensor) -> Callable[[], Any]:
@@ -424,7 +442,9 @@ def main() -> int:
         "--products", choices=["bfloat16", "tf32"], help="float32: let both sides round what products multiply"
     )
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=["loop"], help="further sides (default: loop)")
-    parser.add_argument("--shapes", type=int, nargs="+", default=range(len(GRID)), help="places in the grid, from 0 on")
+    parser.add_argument(
+        "--shapes", type=int, nargs="+", choices=range(len(GRID)), default=range(len(GRID)), help="places in the grid"
+    )
     parser.add_argument("--size", type=int, nargs=4, help="T, B, I, H instead of the grid")
     parser.add_argument("--engines", nargs="+", default=[], help="other engines, `compiled/N` with chunks of N steps")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to compute (default: cpu)")
@@ -446,15 +466,22 @@ def main() -> int:
     if "jax" in options.peers and importlib.util.find_spec("jax") is None:
         print("jax is not installed, and left out")
         options.peers.remove("jax")
+    for engine in options.engines:
+        if engine.partition("+")[0].partition("/")[0] not in ln.backends.available():
+            parser.error(f"--engines {engine}: there is {', '.join(ln.backends.available())}")
     if options.device == "cuda":
         if not torch.cuda.is_available():
             parser.error(f"--device cuda: PyTorch {torch.__version__} finds no GPU")
         torch.set_default_device("cuda")
         options.clock = "gpu"
+    elif "graph" in options.peers or options.products == "tf32" or any("+graph" in e for e in options.engines):
+        parser.error("graphs and --products tf32 are of --device cuda")
     torch.backends.cudnn.rnn.fp32_precision = "tf32" if options.products == "tf32" else "ieee"
     if options.products:
         if options.type != "float32":
             parser.error(f"--products {options.products} is of float32, not of --type {options.type}")
+        if options.products == "bfloat16" and options.device == "cuda":
+            parser.error("--products bfloat16 is of a CPU: cuDNN has no such networks")
         torch.set_float32_matmul_precision({"bfloat16": "medium", "tf32": "high"}[options.products])
         torch.backends.mkldnn.rnn.fp32_precision = {"bfloat16": "bf16", "tf32": "none"}[options.products]
     shapes = [tuple(options.size)] if options.size else [GRID[k] for k in options.shapes]

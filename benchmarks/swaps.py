@@ -214,8 +214,8 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     if arguments.what == "audit":
-        print(f"{'':<38}{'gains of 1':^19} {'matched':^19}")
-        print(f"{'task':<12} {'optimiser':<16} {'formula':<7}" + f" {'size':>9} {'update':>9}" * 2)
+        print(f"{'':<38}{'gains of 1':^29} {'matched':^29}")
+        print(f"{'task':<12} {'optimiser':<16} {'formula':<7}" + f" {'input':>9} {'size':>9} {'update':>9}" * 2)
         for task in arguments.tasks or PROGRAMS:
             audit(task, defined(arguments.formulas, task))
     elif arguments.what == "course":

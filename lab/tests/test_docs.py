@@ -10,6 +10,7 @@ import re
 import runpy
 import shlex
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,13 @@ def test_every_benchmark_that_is_named_exists_with_its_options(script, monkeypat
     for arguments in benchmark_commands()[script]:
         words = [argument for argument in arguments if argument.startswith("--")] + arguments[:1]
         assert [word for word in words if word not in text] == [], arguments
+
+
+def test_no_benchmark_hides_a_package():
+    """A script's folder comes first in the search: `accelerate.py` hid the package that the experiments import."""
+    names = [path.stem for path in (ROOT / "benchmarks").glob("*.py")]
+    assert "training_step" in names
+    assert [name for name in names if PathFinder.find_spec(name) is not None] == []
 
 
 def test_every_page_is_in_a_table_of_contents():

@@ -51,6 +51,7 @@ LATER = {
     "torch._dynamo.maybe_mark_dynamic": "the compiled engine, which runs only where it is asked for",
     "torch._inductor.codegen.common.get_scheduling_for_device": "the same",
     "torch._inductor.codegen.common.init_backend_registration": "the same",
+    "torch._inductor.list_options": "the same",
     "torch.ops.mkldnn._is_mkldnn_bf16_supported": "autocast to bfloat16 on a CPU",
     "torch.ops.mkldnn._is_mkldnn_fp16_supported": "autocast to float16 on a CPU",
 }

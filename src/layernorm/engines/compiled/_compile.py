@@ -30,7 +30,9 @@ def through_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
     On a GPU Inductor joins sums over rows with sums over columns in a kernel that adds in float32, and then fails to
     compile it for float64 (seen with PyTorch 2.11; 2.13 has the same code). Without that kernel it makes two.
     """
-    return torch.compile(function, fullgraph=True, dynamic=False, options={"triton.mix_order_reduction": False})
+    joined = "triton.mix_order_reduction"
+    known = joined in torch._inductor.list_options()  # a later PyTorch may have none of this name
+    return torch.compile(function, fullgraph=True, dynamic=False, options={joined: False} if known else {})
 
 
 def compiled(function: Callable[..., Any], fixed: Hashable, *key: Hashable) -> Callable[..., Any]:

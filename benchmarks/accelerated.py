@@ -1,9 +1,9 @@
 """What `ln.accelerate` does to the time of torch's networks, and of models made of them.
 
-    python benchmarks/accelerate.py networks --threads 1 2
-    python benchmarks/accelerate.py models --threads 1 2 --rounds 5
-    python benchmarks/accelerate.py models --json models.json --chart models.png
-    python benchmarks/accelerate.py models --redraw models.json --chart models.png
+    python benchmarks/accelerated.py networks --threads 1 2
+    python benchmarks/accelerated.py models --threads 1 2 --rounds 5
+    python benchmarks/accelerated.py models --json models.json --chart models.png
+    python benchmarks/accelerated.py models --redraw models.json --chart models.png
 
 Both sides are the same network with the same weights; the one is accelerated. They take turns in one process. Printed
 are the minima over the rounds in milliseconds, torch's and ours, and ours as a multiple of torch's. Inference is a call
