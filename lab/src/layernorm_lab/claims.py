@@ -118,9 +118,9 @@ def claims_page(results: Path) -> str:
         "## Claims of ours",
         _filled(
             "Does layer norm do better over the whole grid of learning rates, as for a user who tries only one? The "
-            "height of the curve of best values against the logarithm of the rate is averaged over the grid. No rate "
-            "is chosen, so all seeds count. But the grid is a choice: DRAW's and MNIST's were widened after pilots, "
-            "whose seeds count here."
+            "height of the curve of best values against the logarithm of the rate is averaged over the grid, so that "
+            "the rates at its two ends count half. No rate is chosen, so all seeds count. But the grid is a choice: "
+            "DRAW's and MNIST's were widened after pilots, whose seeds count here."
         ),
         _claims_table(results, ours),
         "## What hangs on a choice of ours",

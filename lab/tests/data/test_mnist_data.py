@@ -70,6 +70,14 @@ def test_labels_must_be_digits_and_go_with_the_images(tmp_path):
         mnist.MNIST.load(folder).holding_out(5)
 
 
+def test_images_to_train_and_to_test_are_of_one_size(tmp_path):
+    folder = write_mnist(tmp_path)
+    side = idx.read_idx(folder / NAMES[0], 3)[0].shape[1]
+    (folder / NAMES[2]).write_bytes(idx_bytes(np.zeros((10, 5, 3))))
+    with pytest.raises(RunError, match=rf"one size, got {side} x {side} to train and 5 x 3 to test"):
+        mnist.MNIST.load(folder)
+
+
 @pytest.mark.parametrize("held_out", [0, 30, 31])
 def test_held_out_must_leave_something(tmp_path, held_out):
     with pytest.raises(UsageError, match=rf"--held-out must lie in 1\.\.29 for the data in .*, got {held_out}"):

@@ -166,6 +166,7 @@ def with_lengths(arrays, change):
         (lambda a, b: with_lengths(a, 100), "its lines are not those of IAM-OnDB"),
         (lambda a, b: b["names"].__setitem__(0, "../../a01-000u-01"), "its lines are not those of IAM-OnDB"),
         (lambda a, b: b["texts"].pop(), "its lines are not those of IAM-OnDB"),
+        (lambda a, b: b.pop("texts"), "is damaged .it lacks texts."),
         (lambda a, b: a["points"].__setitem__((0, 2), 7), "its lines are not those of IAM-OnDB"),
         (lambda a, b: a["lists"].__setitem__(0, 4), "its lines are not those of IAM-OnDB"),
     ],

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "valid", "test")
 
 HELD_OUT = 0.05
-"""The least share of all sentences in validation, and in test."""
+"""The least share of all text, in characters, in validation, and in test."""
 
 LONGEST = 29
 """The most words of a sentence in a triple, without its end."""

@@ -75,7 +75,7 @@ def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
                 file = tar.extractfile(member) if name in FILES and member.isreg() else None
                 if file is not None and member.size <= len(archive):  # a sparse member may claim any size
                     contents[path / name] = file.read()
-    except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
+    except (tarfile.TarError, ValueError, EOFError, OverflowError, RecursionError) as error:
         raise RunError(f"{path} is damaged or no tar archive ({error})") from error
     lacking = [name for name in FILES if path / name not in contents]
     if lacking:

@@ -95,6 +95,9 @@ def read_mnist(folder: Path) -> Images:
         )
         arrays.append(array)
     train, test = _cases(folder, *arrays[:2]), _cases(folder, *arrays[2:])
+    sizes = [" x ".join(map(str, array.shape[1:])) for array in arrays[::2]]
+    if sizes[0] != sizes[1] or not train.images.shape[1]:
+        raise RunError(f"{folder}: expected images of one size, got {sizes[0]} to train and {sizes[1]} to test")
     original = all(files.digests[name] == content for name, (_, content) in _FILES.items())
     return Images(train, train[:0], test, 255, files.facts(original=original, train=len(train), test=len(test)))
 

@@ -98,7 +98,7 @@ def _captioned(features: np.ndarray, captions: list[str], vocabulary: Vocabulary
 
 
 def _captions(content: bytes, path: Path) -> list[str]:
-    lines = decoded(content, path).removesuffix("\n").split("\n")
+    lines = decoded(content, path, "utf-8-sig").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             raise RunError(f"{path} has an empty caption in line {number}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,17 @@ class Packed:
     arrays: Mapping[str, np.ndarray]
     about: Any
     digest: str
+
+
+class _Facts(dict[str, Any]):
+    """The facts of a packed file. One that is missing makes the file a damaged one."""
+
+    def __init__(self, facts: Any, path: Path, name: str) -> None:
+        super().__init__(facts)
+        self.path, self.name = path, name
+
+    def __missing__(self, key: str) -> Any:
+        raise damaged(self.path, self.name, f"it lacks {key}")
 
 
 def packed_content(arrays: Mapping[str, np.ndarray], about: Any) -> bytes:
@@ -65,7 +76,9 @@ def read_packed(content: bytes, path: Path, name: str, form: Mapping[str, str]) 
         if array is None or array.dtype != kind or not _shape_fits(array.shape, shape, sizes):
             got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
             raise damaged(path, name, f"expected {key} to be {kind} [{', '.join(shape)}], got {got}")
-    return kept
+    if not isinstance(kept.about, dict):
+        raise damaged(path, name, "its facts are no JSON object")
+    return replace(kept, about=_Facts(kept.about, path, name))
 
 
 def _shape_fits(shape: Sequence[int], expected: Sequence[str], sizes: dict[str, int]) -> bool:

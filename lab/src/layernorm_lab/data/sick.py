@@ -54,7 +54,7 @@ def read_sick(folder: Path) -> Sick:
 
 
 def _pairs(content: bytes, path: Path) -> Pairs:
-    lines = decoded(content, path).replace("\r\n", "\n").removesuffix("\n").split("\n")
+    lines = decoded(content, path, "utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
     if lines[0].split("\t") != _COLUMNS:
         raise RunError(f"{path} is no file of SICK: expected the columns {', '.join(_COLUMNS)} in line 1")
     rows = [_row(line, f"{path}, line {number}") for number, line in enumerate(lines[1:], 2)]

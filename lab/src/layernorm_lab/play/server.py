@@ -19,7 +19,8 @@ HOST = "127.0.0.1"
 class SameOrigin:
     """Refuses what a page of another origin asks for: a browser lets every page open a WebSocket to this machine.
 
-    A browser names the page's origin in all such requests. Programs name none, and are let in.
+    A browser names the page's origin wherever its answer could be read or a WebSocket opened. Programs name none, and
+    are let in; so is a page that shows these ones in a frame or as a picture, which learns nothing of them.
     """
 
     def __init__(self, app: Any) -> None:

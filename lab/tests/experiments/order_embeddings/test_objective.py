@@ -72,6 +72,14 @@ def test_the_gradient_in_float32_is_that_in_float64():
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("similarity", ["order", "cosine"])
+def test_the_loss_under_autocast_is_that_of_float32(similarity):
+    given = [points(9).float() for _ in range(2)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = penalties(*given, similarity)
+    assert torch.equal(found, penalties(*given, similarity))
+
+
 def test_a_sentence_that_says_less_than_the_image_has_no_penalty():
     image = torch.tensor([[0.6, 0.8, 0.0]])
     assert penalties(torch.tensor([[0.6, 0.0, 0.0]]), image, "order").item() == 0

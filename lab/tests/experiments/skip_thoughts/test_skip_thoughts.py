@@ -1,5 +1,6 @@
 """`layernorm run skip-thoughts` and the commands that ask its encoder, from the command line on small files."""
 
+import random
 import shutil
 import types
 
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from lab_support.book_files import write_text
+from lab_support.book_files import write_sentences, write_text
 from lab_support.command import goes_on_and_ends_the_same, one_line, refused
 from layernorm_lab import cli
 from layernorm_lab.data import books
+from layernorm_lab.errors import UsageError
 from layernorm_lab.experiments.skip_thoughts import experiment, trained
 from layernorm_lab.experiments.skip_thoughts.config import Config
 from layernorm_lab.runs import folder
@@ -222,6 +224,20 @@ def test_sizes_that_do_not_fit_the_data_are_one_line(data, tmp_path, capsys):
         assert f"{option} must be at most" in said
         assert text in said
     assert not (tmp_path / "o").exists()
+
+
+def test_what_an_evaluation_asks_for_is_looked_at_before_training(data, tmp_path, capsys):
+    few = tmp_path / "few"
+    shutil.copytree(data, few)
+    write_sentences(few / "sentences", random.Random(0), count=7)
+    command = ["run", "skip-thoughts", *SMALL, "--data", str(few), "--out", str(tmp_path / "o")]
+    assert cli.main(command) == 2
+    assert "mr has 7 sentences of a class, the classification tasks need 10" in one_line(capsys)
+    assert not (tmp_path / "o").exists()
+    facts = {"triples": {"train": 100, "valid": 9, "test": 0}}
+    lacking = types.SimpleNamespace(facts=facts, books=types.SimpleNamespace(words=range(1000)))
+    with pytest.raises(UsageError, match="the test split have no three sentences"):
+        experiment.check_skip_thoughts(Config(batch_size=8, vocabulary=30), lacking)
 
 
 def test_the_report_of_the_runs(finished, capsys):

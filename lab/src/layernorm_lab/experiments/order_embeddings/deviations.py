@@ -19,7 +19,9 @@ DEVIATIONS = (
         "loss", "S", "summed over the wrong pairs of a batch; each parameter's gradient cut to a norm of its own."
     ),
     Deviation("ranking", "I", "a wrong item with the same penalty as the right one stands before it."),
-    Deviation("initial weights", "I", "a GRU's two biases, a norm's among them, start at 0, and gains at 1."),
+    Deviation("initial weights", "I", "a GRU's two biases, a norm's among them, start at 0."),
+    Deviation("initial gains", "I", "start at 1.", {"norm": ["layer", "rms"]}),
+    Deviation("batch norm's gains", "I", "they start at 0.1.", {"norm": ["batch"]}),
     Deviation(
         "measure",
         "stand-in",

@@ -65,7 +65,8 @@ def penalties(sentences: Tensor, images: Tensor, similarity: str) -> Tensor:
     Source: Vendrov, Kiros, Fidler, Urtasun, "Order-Embeddings of Images and Language", 2016, eq. 2 and section 5.1.
     """
     if similarity == "cosine":
-        return -(sentences @ images.T)
+        with torch.autocast(sentences.device.type, enabled=False):  # the margin needs more digits than bfloat16 has
+            return -(sentences @ images.T)
     return _OrderPenalty.apply(sentences, images)
 
 

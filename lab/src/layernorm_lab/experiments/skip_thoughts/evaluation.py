@@ -67,7 +67,7 @@ def relatedness(encode: Encode, data: Sick) -> tuple[dict[str, float], Tensor]:
     correlation, and for at most `BLOCKS` blocks. The model of the best block is used. A prediction is the expected
     class. Sentences end with the end sign.
 
-    Source: the public code of Kiros et al., "Skip-Thought Vectors", 2015.
+    Source: the public code of Kiros et al., "Skip-Thought Vectors", 2015, which shuffles the training pairs once.
     """
     splits = (data.train, data.trial, data.test)
     vectors = encode([tokens(text) for pairs in splits for text in (*pairs.first, *pairs.second)], True)

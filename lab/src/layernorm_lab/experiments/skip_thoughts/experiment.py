@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from ...data.books import Books
 from ...data.sentences import Classified
 from ...data.sick import Sick
 from ...data.text import Sentences
+from ...errors import UsageError
 from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import OneLength
@@ -28,6 +30,9 @@ from .network import SkipThoughts, build_skip_thoughts
 
 CHUNK = 128
 """The number of triples that are evaluated together."""
+
+LEAST = 10
+"""The fewest sentences of a class for the classification tasks: their folds must have both classes to learn from."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,18 @@ def load_text(data: Path | None) -> Data:
 
 
 def check_skip_thoughts(config: Config, data: Data) -> None:
-    """Checks that there are enough triples for a batch, and enough words for the vocabulary."""
-    check_most(config, "batch_size", data.facts["triples"]["train"], "training triples")
+    """Checks that there are enough triples for a batch, enough words for the vocabulary, and what an evaluation asks
+    for."""
+    triples = data.facts["triples"]
+    check_most(config, "batch_size", triples["train"], "training triples")
     check_most(config, "vocabulary", len(data.books.words) + 2, "words of the books")
+    for split in ("valid", "test"):
+        if not triples[split]:
+            raise UsageError(f"the books of the {split} split have no three sentences of at most {books.LONGEST} words")
+    for name, labelled in data.classified.sets.items() if config.tasks_every else ():
+        few = int(np.bincount(labelled.classes, minlength=2).min())
+        if few < LEAST:
+            raise UsageError(f"{name} has {few} sentences of a class, the classification tasks need {LEAST}")
 
 
 def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> Task:
