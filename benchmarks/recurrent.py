@@ -165,8 +165,7 @@ def compare(network: str, sides: dict[str, Any], x: Tensor) -> None:
     wide = copy.deepcopy(module).double()
     with ln.backends.use("reference"):
         exact = results(wide, x.double(), d.double())
-    own = copy.deepcopy(module)
-    rounded = results(Loop(network, own), x, d)
+    rounded = results(Loop(network, module), x, d)
     units = [max(float((a - e).abs().max()), 1e-6 * float(e.abs().max())) for a, e in zip(rounded, exact, strict=True)]
     for name, side in sides.items():
         if name in ("torch", "graph"):
