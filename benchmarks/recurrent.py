@@ -161,7 +161,7 @@ def compare(network: str, sides: dict[str, Any], x: Tensor) -> None:
     of the Python loop in the type of ``x``.
     """
     module = sides["layer norm"]
-    d = torch.randn(min(20, len(x)), x.shape[1], module.hidden_size)
+    d = torch.randn(min(20, len(x)), x.shape[1], module.hidden_size).to(x.dtype)
     wide = copy.deepcopy(module).double()
     with ln.backends.use("reference"):
         exact = results(wide, x.double(), d.double())
@@ -466,8 +466,9 @@ def main() -> int:
         print("jax is not installed, and left out")
         options.peers.remove("jax")
     for engine in options.engines:
-        if engine.partition("+")[0].partition("/")[0] not in ln.backends.available():
-            parser.error(f"--engines {engine}: there is {', '.join(ln.backends.available())}")
+        name, _, kind = engine.partition("+")
+        if name.partition("/")[0] not in ln.backends.available() or kind not in ("", "graph"):
+            parser.error(f"--engines {engine}: there is {', '.join(ln.backends.available())}, and each with +graph")
     if options.device == "cuda":
         if not torch.cuda.is_available():
             parser.error(f"--device cuda: PyTorch {torch.__version__} finds no GPU")

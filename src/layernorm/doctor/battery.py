@@ -51,10 +51,10 @@ class Norm:
         """A name that differs from those of all other problems of the op."""
         return f"{self.M} x {self.N}" + ", residual" * self.residual + ", large mean" * self.shifted
 
-    @property
-    def terms(self) -> int:
-        """The number of terms in the longest sum, over a row or over the rows."""
-        return max(self.M, self.N)
+    def terms(self, name: str) -> int:
+        """Returns the number of terms in the longest sum that a tensor hangs on: over a row, for the gradients of
+        weight and bias also over the rows."""
+        return max(self.M, self.N) if name in ("d weight", "d bias") else self.N
 
     def inputs(self, dtype: torch.dtype) -> Tensors:
         """Draws the tensors that the op takes and is differentiated by: numbers of this type, in float64."""
@@ -121,8 +121,8 @@ class Recurrent:
         words = ["reverse"] * self.reverse + ["lengths and reset"] * self.masked
         return ", ".join([self.short, *words, f"T={self.T} B={self.B} I={self.I} H={self.H}"])
 
-    @property
-    def terms(self) -> int:
+    def terms(self, name: str) -> int:
+        """Returns the number of terms in the longest sum: each tensor hangs on all of them."""
         return max(self.T * self.B, self.I, self.H)
 
     @property

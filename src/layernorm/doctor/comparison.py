@@ -166,9 +166,9 @@ def _expectation(problem: Problem, dtype: torch.dtype) -> Expectation:
         changed.append((_equations(problem, problem.moved(inputs, move), moved)[0], dtype))
     single = [{name: t.float() for name, t in tensors.items()} for tensors in (inputs, grads)]
     changed.append((_equations(problem, *single)[0], torch.float32))
-    sums = 0.5 * problem.terms**0.5 if dtype.itemsize > 2 else 0.0
     allowed = {}
     for name, tensor in exact.items():
+        sums = 0.5 * problem.terms(name) ** 0.5 if dtype.itemsize > 2 else 0.0
         yardstick = max(_roundings(other[name].double(), tensor, unit) for other, unit in changed)
         allowed[name] = 1 + sums + TIMES * yardstick
     return Expectation(inputs, grads, exact, allowed)

@@ -74,7 +74,8 @@ def check_skip_thoughts(config: Config, data: Data) -> None:
     check_most(config, "vocabulary", len(data.books.words) + 2, "words of the books")
     for split in ("valid", "test"):
         if not triples[split]:
-            raise UsageError(f"the books of the {split} split have no three sentences of at most {books.LONGEST} words")
+            short = f"three sentences in a row of at most {books.LONGEST} words"
+            raise UsageError(f"the books of the {split} split have no {short}")
     for name, labelled in data.classified.sets.items() if config.tasks_every else ():
         few = int(np.bincount(labelled.classes, minlength=2).min())
         if few < LEAST:
