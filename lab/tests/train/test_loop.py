@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import nn
 
-from accelerate import Accelerator
 from lab_support.runs import outcome, untimed
 from lab_support.toy import FACTS, resumed, stopped, toy, train
 from layernorm_lab.errors import RunError

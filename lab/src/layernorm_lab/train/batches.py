@@ -18,9 +18,8 @@ from torch import Tensor
 from ..config import TrainingConfig
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from accelerate import Accelerator
+    from typing_extensions import Self
 
 INIT, ORDER, NOISE, EVALUATION = 1, 2, 3, 4
 """The uses of a run's seed: the initial weights, the order of the cases, the draws during training (dropout, z), and

@@ -25,7 +25,6 @@ def accelerator(device: str, precision: str) -> Accelerator:
     # connection. Its threads then outlive `destroy_process_group`, and sometimes abort the interpreter at its exit
     # (torch 2.13).
     import torch._dynamo
-
     from accelerate import Accelerator
 
     if device == "cuda" and not torch.cuda.is_available():
