@@ -84,7 +84,7 @@ def test_types_are_those_of_the_table_and_torchs(narrow, grad):
 
 
 def torchs_lstm_runs(narrow, input_name, grad):
-    """Of inputs in float32 oneDNN raises an error where the processor lacks the type, and of float16 where it trains."""
+    """With inputs in float32 oneDNN fails where the processor lacks the type, and in float16 with gradients."""
     supported = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}[narrow]
     runs = bool(getattr(torch.ops.mkldnn, supported)()) and not (grad and narrow is torch.float16)
     return runs or input_name != "float32"
