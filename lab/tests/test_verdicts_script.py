@@ -27,9 +27,9 @@ BEST = 1  # the place of the best rate in the grid
 
 
 def draws(kind):
-    """DRAW's claim of this kind in the paper's own trial, with a goal if it needs one."""
+    """DRAW's claim of this kind in its first trial by the earlier rule, with a goal if it needs one."""
     found = (
-        c for c in catalogue.find_experiment("draw").claims if type(c.measure).__name__ == kind and not c.trial.about
+        c for c in catalogue.find_experiment("draw").claims if type(c.measure).__name__ == kind and not c.trial.plan
     )
     claim = next(found)
     if kind != "UpdatesToGoal":

@@ -1,0 +1,99 @@
+"""How a lead goes on in a training: two arms of stored runs compared at several updates, and to several goals.
+
+    python benchmarks/lead.py draw --set epochs=60 --arms layer:0.002 none:0.002 --metric test_bound \\
+        --updates 782 1955 3910 7820 23460
+    python benchmarks/lead.py draw --set epochs=60 --arms layer:0.002 none:0.002 --metric valid_bound \\
+        --goals 149.8 95 92
+    python benchmarks/lead.py mnist --set epochs=60 batch_size=128 --arms layer:0.00025 none:0.0005 \\
+        --metric valid_error --goals 0.02274 --last 3
+
+A seed with a run in each arm is a pair. A line is the mean over pairs with the 95 % interval of Student's t: how much
+lower the first arm is at an update, on the straight line between evaluations; or how many times as fast it comes to a
+goal, the geometric mean. A run that does not come to a goal counts with its last update, and is counted. `--last N`
+compares means over the last N evaluations. The metric is of the runs' records, of which lower is better. Summaries are
+read from docs/results. It needs SciPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from layernorm_lab.report.judge.measure import first_reaching
+from layernorm_lab.report.summary import read_summary
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", help="a folder of docs/results with a summary.json")
+    parser.add_argument("--arms", nargs=2, required=True, metavar="NORM:RATE")
+    parser.add_argument("--metric", required=True)
+    parser.add_argument("--set", nargs="*", default=[], metavar="OPTION=VALUE", help="options that the runs have")
+    parser.add_argument("--seeds", type=int, nargs="*", help="seeds that count; all from 20 on unless it is given")
+    parser.add_argument("--updates", type=float, nargs="*", default=[])
+    parser.add_argument("--goals", type=float, nargs="*", default=[])
+    parser.add_argument("--last", type=int, nargs="*", default=[], metavar="N")
+    args = parser.parse_args()
+    first, second = (curves_of(args, *arm.split(":")) for arm in args.arms)
+    seeds = sorted(first.keys() & second.keys())
+    if len(seeds) < 2:
+        parser.error(f"needs two pairs of runs or more, got {len(seeds)}: {args.arms[0]} has the seeds "
+                     f"{sorted(first)}, {args.arms[1]} {sorted(second)}")  # fmt: skip
+    pairs = [(first[seed], second[seed]) for seed in seeds]
+    print(f"{args.experiment}, {args.metric}: {args.arms[0]} against {args.arms[1]}, seeds {seeds}")
+    for update in args.updates:
+        show(f"after {update:g} updates", [tuple(np.interp(update, *line.T) for line in pair) for pair in pairs])
+    for last in args.last:
+        show(f"mean of the last {last}", [tuple(line[-last:, 1].mean() for line in pair) for pair in pairs])
+    for goal in args.goals:
+        reached = [tuple(first_reaching(line, goal) for line in pair) for pair in pairs]
+        ends = [tuple(line[-1, 0] for line in pair) for pair in pairs]
+        logs = np.log([[at or end for at, end in zip(*both, strict=True)] for both in zip(reached, ends, strict=True)])
+        effect, means = np.exp(interval(logs[:, 1] - logs[:, 0])), np.exp(logs.mean(0))
+        missed = [sum(pair[k] is None for pair in reached) for k in (0, 1)]
+        print(f"  to {goal:g}: {means[0]:.0f} and {means[1]:.0f} updates, {effect[0]:.2f} times as fast "
+              f"({effect[1]:.2f} to {effect[2]:.2f}); never there: {missed[0]} and {missed[1]}")  # fmt: skip
+
+
+def curves_of(args: argparse.Namespace, norm: str, rate: str) -> dict[int, np.ndarray]:
+    """For each seed the updates and the values of a run."""
+    options = {"norm": norm, "learning_rate": float(rate)}
+    options |= {name: value_of(text) for name, _, text in (item.partition("=") for item in args.set)}
+    runs = read_summary(ROOT / "docs/results" / args.experiment / "summary.json")
+    return {
+        run.config["seed"]: np.array([(record["update"], record[args.metric]) for record in run.records])
+        for run in runs
+        if run.done and run.diverged is None and all(run.config.get(name) == value for name, value in options.items())
+        and (run.config["seed"] in args.seeds if args.seeds else run.config["seed"] >= 20)
+    }  # fmt: skip
+
+
+def value_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def interval(differences: np.ndarray) -> np.ndarray:
+    """The mean and the ends of its 95 % interval."""
+    half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
+    return differences.mean() + np.array([0, -half, half])
+
+
+def show(where: str, values: list[tuple[float, ...]]) -> None:
+    first, second = np.array(values).T
+    effect = interval(second - first)
+    print(f"  {where}: {first.mean():.4g} and {second.mean():.4g}, lower by {effect[0]:.3g} "
+          f"({effect[1]:.3g} to {effect[2]:.3g})")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""`benchmarks/lead.py`, how a lead goes on in a training, beside the judge's numbers of the same pairs."""
+
+import sys
+
+import pytest
+
+from layernorm_lab.catalogue import find_experiment
+from layernorm_lab.report.judge import UpdatesToGoal, decide
+from layernorm_lab.report.summary import read_summary
+from support.repository import ROOT, loaded
+
+lead = loaded(ROOT / "benchmarks" / "lead.py")
+ARGS = ["lead.py", "draw", "--set", "epochs=60", "--metric"]
+
+
+def test_effects_are_the_judges(monkeypatch, capsys):
+    runs = read_summary(ROOT / "docs" / "results" / "draw" / "summary.json")
+    speed, bound = (ruling for ruling in decide(find_experiment("draw").claims, runs)
+                    if "over 60 epochs" in ruling.claim.text)  # fmt: skip
+    arms = ["--arms", *(f"{arm.norm}:{rate:g}" for arm, rate in zip(speed.claim.arms, speed.rates, strict=True))]
+    assert isinstance(speed.claim.measure, UpdatesToGoal)
+    for metric, at, ruling in (
+        ("valid_bound", ["--goals", str(speed.claim.measure.goal)], speed), ("test_bound", ["--last", "1"], bound),
+    ):  # fmt: skip
+        monkeypatch.setattr(sys, "argv", [*ARGS, metric, *arms, *at])
+        lead.main()
+        numbers = capsys.readouterr().out.splitlines()[1].partition("lower by " if ruling is bound else "updates, ")[2]
+        found = [float(word.strip("();")) for word in numbers.split() if word.strip("();").replace(".", "").isdigit()]
+        expected = ruling.claim.measure.compared(ruling.effect, *ruling.interval)
+        due = [float(word.strip("()")) for word in expected.split() if word.strip("()").replace(".", "").isdigit()]
+        assert found[:3] == pytest.approx(due, abs=0.01)
+        assert len(due) == 3
+
+
+def test_runs_that_are_missing_are_named(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [*ARGS, "test_bound", "--arms", "layer:0.002", "none:1", "--last", "1"])
+    with pytest.raises(SystemExit):
+        lead.main()
+    assert "needs two pairs of runs or more, got 0" in capsys.readouterr().err
