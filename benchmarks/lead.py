@@ -7,11 +7,11 @@
     python benchmarks/lead.py mnist --set epochs=60 batch_size=128 --arms layer:0.00025 none:0.0005 \\
         --metric valid_error --goals 0.02274 --last 3
 
-A seed with a run in each arm is a pair. A line is the mean over pairs with the 95 % interval of Student's t: how much
-lower the first arm is at an update, on the straight line between evaluations; or how many times as fast it comes to a
-goal, the geometric mean. A run that does not come to a goal counts with its last update, and is counted. `--last N`
-compares means over the last N evaluations. The metric is of the runs' records, of which lower is better. Summaries are
-read from docs/results. It needs SciPy.
+A seed with a run in each arm is a pair, but for a pilot's seeds. A line is the mean over pairs with the 95 % interval
+of Student's t: how much lower the first arm is at an update, on the straight line between evaluations; or how many
+times as fast it comes to a goal, the geometric mean. A run that does not come to a goal counts with its last update,
+and is counted. `--last N` compares means over the last N evaluations. The metric is of the runs' records, of which
+lower is better. Summaries are read from docs/results. It needs SciPy.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from layernorm_lab.report.judge import PILOT_SEEDS
 from layernorm_lab.report.judge.measure import first_reaching
 from layernorm_lab.report.summary import read_summary
 
@@ -36,7 +37,6 @@ def main() -> None:
     parser.add_argument("--arms", nargs=2, required=True, metavar="NORM:RATE")
     parser.add_argument("--metric", required=True)
     parser.add_argument("--set", nargs="*", default=[], metavar="OPTION=VALUE", help="options that the runs have")
-    parser.add_argument("--seeds", type=int, nargs="*", help="seeds that count; all from 20 on unless it is given")
     parser.add_argument("--updates", type=float, nargs="*", default=[])
     parser.add_argument("--goals", type=float, nargs="*", default=[])
     parser.add_argument("--last", type=int, nargs="*", default=[], metavar="N")
@@ -66,13 +66,17 @@ def curves_of(args: argparse.Namespace, norm: str, rate: str) -> dict[int, np.nd
     """For each seed the updates and the values of a run."""
     options = {"norm": norm, "learning_rate": float(rate)}
     options |= {name: value_of(text) for name, _, text in (item.partition("=") for item in args.set)}
-    runs = read_summary(ROOT / "docs/results" / args.experiment / "summary.json")
-    return {
-        run.config["seed"]: np.array([(record["update"], record[args.metric]) for record in run.records])
-        for run in runs
-        if run.done and run.diverged is None and all(run.config.get(name) == value for name, value in options.items())
-        and (run.config["seed"] in args.seeds if args.seeds else run.config["seed"] >= 20)
-    }  # fmt: skip
+    curves: dict[int, np.ndarray] = {}
+    for run in read_summary(ROOT / "docs/results" / args.experiment / "summary.json"):
+        if any(run.config.get(name) != value for name, value in options.items()):
+            continue
+        seed = run.config["seed"]
+        if seed in PILOT_SEEDS or not run.done or run.diverged is not None:
+            continue
+        if seed in curves:
+            raise SystemExit(f"two runs of {norm}:{rate} have the seed {seed}: --set must say by what they differ")
+        curves[seed] = np.array([(record["update"], record[args.metric]) for record in run.records])
+    return curves
 
 
 def value_of(text: str) -> Any:
