@@ -34,20 +34,21 @@ ROOT = Path(__file__).resolve().parents[1]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", help="a folder of docs/results with a summary.json")
-    parser.add_argument("--arms", nargs=2, required=True, metavar="NORM:RATE")
+    parser.add_argument("--arms", nargs=2, required=True, type=arm_of, metavar="NORM:RATE")
     parser.add_argument("--metric", required=True)
     parser.add_argument("--set", nargs="*", default=[], metavar="OPTION=VALUE", help="options that the runs have")
     parser.add_argument("--updates", type=float, nargs="*", default=[])
     parser.add_argument("--goals", type=float, nargs="*", default=[])
     parser.add_argument("--last", type=int, nargs="*", default=[], metavar="N")
     args = parser.parse_args()
-    first, second = (curves_of(args, *arm.split(":")) for arm in args.arms)
+    first, second = (curves_of(args, *arm) for arm in args.arms)
+    named = [f"{norm}:{rate:g}" for norm, rate in args.arms]
     seeds = sorted(first.keys() & second.keys())
     if len(seeds) < 2:
-        parser.error(f"needs two pairs of runs or more, got {len(seeds)}: {args.arms[0]} has the seeds "
-                     f"{sorted(first)}, {args.arms[1]} {sorted(second)}")  # fmt: skip
+        parser.error(f"needs two pairs of runs or more, got {len(seeds)}: {named[0]} has the seeds "
+                     f"{sorted(first)}, {named[1]} {sorted(second)}")  # fmt: skip
     pairs = [(first[seed], second[seed]) for seed in seeds]
-    print(f"{args.experiment}, {args.metric}: {args.arms[0]} against {args.arms[1]}, seeds {seeds}")
+    print(f"{args.experiment}, {args.metric}: {named[0]} against {named[1]}, seeds {seeds}")
     for update in args.updates:
         show(f"after {update:g} updates", [tuple(np.interp(update, *line.T) for line in pair) for pair in pairs])
     for last in args.last:
@@ -62,9 +63,9 @@ def main() -> None:
               f"({effect[1]:.2f} to {effect[2]:.2f}); never there: {missed[0]} and {missed[1]}")  # fmt: skip
 
 
-def curves_of(args: argparse.Namespace, norm: str, rate: str) -> dict[int, np.ndarray]:
+def curves_of(args: argparse.Namespace, norm: str, rate: float) -> dict[int, np.ndarray]:
     """For each seed the updates and the values of a run."""
-    options = {"norm": norm, "learning_rate": float(rate)}
+    options = {"norm": norm, "learning_rate": rate}
     options |= {name: value_of(text) for name, _, text in (item.partition("=") for item in args.set)}
     curves: dict[int, np.ndarray] = {}
     for run in read_summary(ROOT / "docs/results" / args.experiment / "summary.json"):
@@ -74,9 +75,17 @@ def curves_of(args: argparse.Namespace, norm: str, rate: str) -> dict[int, np.nd
         if seed in PILOT_SEEDS or not run.done or run.diverged is not None:
             continue
         if seed in curves:
-            raise SystemExit(f"two runs of {norm}:{rate} have the seed {seed}: --set must say by what they differ")
+            raise SystemExit(f"two runs of {norm}:{rate:g} have the seed {seed}: --set must say by what they differ")
         curves[seed] = np.array([(record["update"], record[args.metric]) for record in run.records])
     return curves
+
+
+def arm_of(text: str) -> tuple[str, float]:
+    norm, _, rate = text.partition(":")
+    try:
+        return norm, float(rate)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected NORM:RATE, such as layer:0.002, got {text!r}") from None
 
 
 def value_of(text: str) -> Any:
