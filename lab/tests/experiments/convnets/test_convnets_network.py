@@ -37,7 +37,8 @@ def test_shapes_and_number_of_parameters_at_the_full_width():
     assert sides == [(96, 32, 32)] * 3 + [(192, 16, 16)] * 3 + [(192, 6, 6)] * 3
     assert maps.shape == (1, 10)
     normed = build_convnet(Config(**{**vars(config), "norm": "layer"}))
-    assert [tuple(unit[1].weight.shape) for unit in normed if isinstance(unit, Unit)] == sides, "a gain for each unit"
+    gains = [unit[1].weight.permute(2, 0, 1) for unit in normed if isinstance(unit, Unit)]  # [H, W, C] to [C, H, W]
+    assert [tuple(gain.shape) for gain in gains] == sides, "a gain for each unit"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_a_unit_is_its_equations(norm):
     unit = Unit(norm, 3, 64, 3, padding=1, side=6)
     with torch.no_grad():
         for p in unit.parameters():
-            if p.shape in ((64,), (64, 6, 6), (64, 1, 1, 1)):
+            if p.shape in ((64,), (6, 6, 64), (64, 1, 1, 1)):
                 p.copy_(torch.rand_like(p) + 0.5)
     wide = 6 if norm == "layer" else 5  # only where every unit has its own gain, the size of the maps is given
     images = torch.randn(4, 3, 6, wide)
@@ -110,9 +111,10 @@ def test_a_unit_is_its_equations(norm):
         mean, var = groups.mean((2, 3, 4)), groups.var((2, 3, 4), correction=0)
         mean, var = (moment.repeat_interleave(8, 1)[:, :, None, None] for moment in (mean, var))
     if norm not in ("none", "weight"):
-        # [C, H, W] of layer norm, [C] of the others
-        gain, bias = (parameters[f"1.{name}"].view(64, *((6, 6) if norm == "layer" else (1, 1)))
-                      for name in ("weight", "bias"))  # fmt: skip
+        # [H, W, C] of layer norm, [C] of the others
+        gain, bias = (parameters[f"1.{name}"].movedim(-1, 0) for name in ("weight", "bias"))
+        if norm != "layer":
+            gain, bias = gain[:, None, None], bias[:, None, None]
         a = (a - mean) / (var + 1e-5).sqrt() * gain + bias
     else:
         a = a + parameters["0.bias"][:, None, None]
@@ -120,6 +122,24 @@ def test_a_unit_is_its_equations(norm):
     # sums of 27 products and moments of up to 2304 values in float32
     torch.testing.assert_close(unit(images).double(), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(unit(images.to(memory_format=torch.channels_last)), unit(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ALL)
+def test_maps_lie_alike_under_every_norm(norm):
+    """So that convolutions and pooling are as fast, and a seed gives all arms the same dropout masks: these go by the
+    places in memory."""
+    dropped = {}
+    for name in ("none", norm):
+        maps = torch.ones(2, 3, 32, 32).to(memory_format=torch.channels_last)
+        for layer in build_convnet(Config(norm=name, width=4)):
+            maps = layer(maps)
+            if isinstance(layer, Unit | nn.MaxPool2d):
+                assert maps.is_contiguous(memory_format=torch.channels_last)
+            if isinstance(layer, nn.Dropout):
+                torch.manual_seed(7)
+                dropped.setdefault(name, []).append(layer(torch.ones_like(maps)))
+    for ours, plain in zip(dropped[norm], dropped["none"], strict=True):
+        assert torch.equal(ours, plain)
 
 
 def test_layer_shared_is_group_norm_of_one_group():
@@ -130,8 +150,8 @@ def test_layer_shared_is_group_norm_of_one_group():
     with torch.no_grad():
         shared[1].weight.copy_(gain)
         shared[1].bias.copy_(bias)
-        own[1].weight.copy_(gain[:, None, None])
-        own[1].bias.copy_(bias[:, None, None])
+        own[1].weight.copy_(gain)
+        own[1].bias.copy_(bias)
     summed = torch.randn(4, 8, 6, 6)
     expected = nn.functional.group_norm(summed, 1, gain, bias)
     assert torch.equal(shared[1](summed), expected)

@@ -23,8 +23,10 @@ GROUPS = 8
 """The number of groups in group norm, if it divides the number of channels."""
 
 
-class ChannelNorm(LayerNorm):
-    """Layer norm over the channels at each position of `[B, C, H, W]`, with a gain and a bias for each channel."""
+class ChannelsLastNorm(LayerNorm):
+    """Layer norm of maps `[B, C, H, W]` whose channels lie last in memory: over `[H, W, C]`, or over `[C]` at each
+    position. What it returns lies as its input does, so that the layers after it are as fast as after any other norm.
+    """
 
     def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
         """Normalises `[B, C, H, W]`."""
@@ -44,10 +46,10 @@ class Noise(nn.Module):
 
 
 NORMS: dict[str, Callable[[int, int], nn.Module]] = {
-    "layer": lambda channels, side: LayerNorm((channels, side, side)),
+    "layer": lambda channels, side: ChannelsLastNorm((side, side, channels)),
     # one group of all channels: layer norm over (C, H, W), with a gain and a bias for each channel, as in batch norm
     "layer-shared": lambda channels, side: nn.GroupNorm(1, channels),
-    "layer-channels": lambda channels, side: ChannelNorm(channels),
+    "layer-channels": lambda channels, side: ChannelsLastNorm(channels),
     "batch": lambda channels, side: nn.BatchNorm2d(channels),
     "group": lambda channels, side: nn.GroupNorm(math.gcd(GROUPS, channels), channels),
 }
@@ -67,7 +69,8 @@ class Unit(nn.Sequential):
             conv.bias = None
         nn.init.kaiming_normal_(conv.weight, a=SLOPE)
         after = [NORMS[norm](outputs, side)] if norm in NORMS else []
-        super().__init__(weight_norm(conv) if norm == "weight" else conv, *after, nn.LeakyReLU(SLOPE, inplace=True))
+        # not in place: of a view, which the layer norms return, autograd would copy all of it
+        super().__init__(weight_norm(conv) if norm == "weight" else conv, *after, nn.LeakyReLU(SLOPE))
 
 
 def build_convnet(config: Config) -> nn.Sequential:
