@@ -8,10 +8,11 @@
         --metric valid_error --goals 0.02274 --last 3
 
 A seed with a run in each arm is a pair, but for a pilot's seeds. A line is the mean over pairs with the 95 % interval
-of Student's t: how much lower the first arm is at an update, on the straight line between evaluations; or how many
-times as fast it comes to a goal, the geometric mean. A run that does not come to a goal counts with its last update,
-and is counted. `--last N` compares means over the last N evaluations. The metric is of the runs' records, of which
-lower is better. Summaries are read from docs/results. It needs SciPy.
+of Student's t, and each pair's own number, in the order of the seeds: how much lower the first arm is at an update, on
+the straight line between evaluations; or how many times as fast it comes to a goal, the geometric mean. A run that does
+not come to a goal counts with its last update, and is counted. `--last N` compares means over the last N evaluations.
+The metric is of the runs' records, of which lower is better. The last line counts the evaluations at which the mean of
+each arm is the lower one. Summaries are read from docs/results. It needs SciPy.
 """
 
 from __future__ import annotations
@@ -60,7 +61,12 @@ def main() -> None:
         effect, means = np.exp(interval(logs[:, 1] - logs[:, 0])), np.exp(logs.mean(0))
         missed = [sum(pair[k] is None for pair in reached) for k in (0, 1)]
         print(f"  to {goal:g}: {means[0]:.0f} and {means[1]:.0f} updates, {effect[0]:.2f} times as fast "
-              f"({effect[1]:.2f} to {effect[2]:.2f}); never there: {missed[0]} and {missed[1]}")  # fmt: skip
+              f"({effect[1]:.2f} to {effect[2]:.2f}); never there: {missed[0]} and {missed[1]}; "
+              f"each {' '.join(f'{each:.2f}' for each in np.exp(logs[:, 1] - logs[:, 0]))}")  # fmt: skip
+    updates = np.unique(np.concatenate([line[:, 0] for pair in pairs for line in pair]))
+    means = [np.mean([np.interp(updates, *pair[k].T) for pair in pairs], 0) for k in (0, 1)]
+    print(f"  of {len(updates)} evaluations the mean of {named[0]} is lower at {(means[0] < means[1]).sum()}, "
+          f"of {named[1]} at {(means[0] > means[1]).sum()}")  # fmt: skip
 
 
 def curves_of(args: argparse.Namespace, norm: str, rate: float) -> dict[int, np.ndarray]:
@@ -68,7 +74,10 @@ def curves_of(args: argparse.Namespace, norm: str, rate: float) -> dict[int, np.
     options = {"norm": norm, "learning_rate": rate}
     options |= {name: value_of(text) for name, _, text in (item.partition("=") for item in args.set)}
     curves: dict[int, np.ndarray] = {}
-    for run in read_summary(ROOT / "docs/results" / args.experiment / "summary.json"):
+    path = ROOT / "docs/results" / args.experiment / "summary.json"
+    if not path.exists():
+        raise SystemExit(f"an experiment must be a folder of docs/results with a summary.json, got {args.experiment!r}")
+    for run in read_summary(path):
         if any(run.config.get(name) != value for name, value in options.items()):
             continue
         seed = run.config["seed"]
@@ -76,6 +85,8 @@ def curves_of(args: argparse.Namespace, norm: str, rate: float) -> dict[int, np.
             continue
         if seed in curves:
             raise SystemExit(f"two runs of {norm}:{rate:g} have the seed {seed}: --set must say by what they differ")
+        if args.metric not in run.records[-1]:
+            raise SystemExit(f"--metric must be one of {', '.join(run.records[-1])}, got {args.metric!r}")
         curves[seed] = np.array([(record["update"], record[args.metric]) for record in run.records])
     return curves
 
@@ -103,9 +114,9 @@ def interval(differences: np.ndarray) -> np.ndarray:
 
 def show(where: str, values: list[tuple[float, ...]]) -> None:
     first, second = np.array(values).T
-    effect = interval(second - first)
+    effect, each = interval(second - first), " ".join(f"{pair:.2g}" for pair in second - first)
     print(f"  {where}: {first.mean():.4g} and {second.mean():.4g}, lower by {effect[0]:.3g} "
-          f"({effect[1]:.3g} to {effect[2]:.3g})")  # fmt: skip
+          f"({effect[1]:.3g} to {effect[2]:.3g}); each {each}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """`benchmarks/lead.py`, how a lead goes on in a training, beside the judge's numbers of the same pairs."""
 
+import statistics
 import sys
 
 import pytest
@@ -24,12 +25,18 @@ def test_effects_are_the_judges(monkeypatch, capsys):
     ):  # fmt: skip
         monkeypatch.setattr(sys, "argv", [*ARGS, metric, *arms, *at])
         lead.main()
-        numbers = capsys.readouterr().out.splitlines()[1].partition("lower by " if ruling is bound else "updates, ")[2]
+        _, effect, counts = capsys.readouterr().out.splitlines()
+        numbers, _, each = effect.partition("lower by " if ruling is bound else "updates, ")[2].partition("; each ")
         found = [float(word.strip("();")) for word in numbers.split() if word.strip("();").replace(".", "").isdigit()]
         expected = ruling.claim.measure.compared(ruling.effect, *ruling.interval)
         due = [float(word.strip("()")) for word in expected.split() if word.strip("()").replace(".", "").isdigit()]
         assert found[:3] == pytest.approx(due, abs=0.01)
         assert len(due) == 3
+        pairs = [float(word) for word in each.split()]
+        mean = statistics.mean(pairs) if ruling is bound else statistics.geometric_mean(pairs)
+        assert len(pairs) == 5
+        assert mean == pytest.approx(due[0], rel=0.02)  # two digits of each
+        assert counts == "  of 120 evaluations the mean of layer:0.002 is lower at 120, of none:0.002 at 0"
 
 
 def test_runs_that_are_missing_are_named(monkeypatch, capsys):
@@ -37,3 +44,17 @@ def test_runs_that_are_missing_are_named(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         lead.main()
     assert "needs two pairs of runs or more, got 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("experiment", "metric", "message"),
+    [
+        ("drawn", "test_bound", "an experiment must be a folder of docs/results with a summary.json, got 'drawn'"),
+        ("draw", "test_error", "--metric must be one of .*test_bound.*, got 'test_error'"),
+    ],
+)
+def test_what_is_unknown_is_named(experiment, metric, message, monkeypatch):
+    arms = ["--arms", "layer:0.002", "none:0.002"]
+    monkeypatch.setattr(sys, "argv", ["lead.py", experiment, "--set", "epochs=60", "--metric", metric, *arms])
+    with pytest.raises(SystemExit, match=message):
+        lead.main()

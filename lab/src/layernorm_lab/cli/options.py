@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ class Settings(CheckedOptions):
         super().__post_init__()
         if self.jobs and self.threads > 1:
             raise ValueError(f"--threads must be 0 or 1 where --jobs gives each run one thread, got {self.threads}")
+        most = os.cpu_count()
+        if most and self.threads > most:  # where OpenMP cannot start so many, it ends the process
+            raise ValueError(f"--threads must be at most {most}, the processors of this machine, got {self.threads}")
 
 
 @dataclass(frozen=True)
