@@ -151,6 +151,36 @@ def test_a_program_refuses_lengths_when_it_runs():
             program(x, lengths=wrong)
 
 
+@pytest.mark.parametrize("kind", ["batch norm", "mask"])
+def test_a_program_takes_any_number_of_steps(kind):
+    """Of `torch.export`, as the graphs of ONNX do."""
+
+    class Masked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = ln.GRU(I, H, norm="batch" if kind == "batch norm" else "layer")
+
+        def forward(self, x, mask):
+            return self.network(x, mask=mask)[0] if kind == "mask" else self.network(x)[0]
+
+    def given(steps, batch):
+        lengths = torch.arange(batch) % steps + 1
+        return torch.randn(steps, batch, I), torch.arange(steps)[:, None] < lengths
+
+    model = Masked()
+    with torch.no_grad():
+        model(*given(T, 8))
+    shapes = {0: torch.export.Dim("T"), 1: BATCH}
+    program = torch.export.export(model.eval(), given(T, B), dynamic_shapes=(shapes, shapes)).module()
+    for sizes in ((T, B), (T + 4, B + 2)):
+        args = given(*sizes)
+        assert_same(program(*args), model(*args), torch.float32)
+    if kind == "mask":
+        x, mask = given(T, B)
+        with pytest.raises(RuntimeError, match="each row's steps must come first in mask"):
+            program(x, ~mask)
+
+
 def test_steps_without_end_are_refused():
     program = torch.export.export(ln.LSTM(I, H), (torch.zeros(T, B, I),), dynamic_shapes=({0: torch.export.Dim("T")},))
     with pytest.raises(

@@ -142,6 +142,16 @@ def test_rms_norm_default_eps_is_the_types():
     close([ln.RMSNorm(6, dtype=torch.float64)(tensor(x)).detach()], [np.array(expected)])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rms_norm_default_eps_is_float32s_in_narrow_types(dtype):
+    """As torch takes it, whose rounding is of the type that is computed in. With that of bfloat16, 2^-7, inputs of 0.001
+    would hardly be scaled."""
+    x = (torch.randn(4, 64, generator=torch.Generator().manual_seed(0)) * 1e-3).to(dtype)
+    for found in (ln.functional.rms_norm(x, (64,)), ln.RMSNorm(64, dtype=dtype)(x)):
+        # both round once, from float32, to the same number or its neighbour
+        torch.testing.assert_close(found, torch.nn.functional.rms_norm(x, (64,)), rtol=torch.finfo(dtype).eps, atol=0)
+
+
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 1), (1, 8)])
 def test_gradients_of_the_op_are_those_of_the_formula(norm, shape):

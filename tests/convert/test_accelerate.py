@@ -254,6 +254,8 @@ def test_what_is_left_is_named_with_the_reason(make, reason):
 def test_nothing_to_accelerate_is_said_and_wrong_arguments_are_errors():
     with pytest.warns(UserWarning, match="no RNN, LSTM, GRU or cell of torch.nn in Linear"):
         ln.accelerate(torch.nn.Linear(2, 2))
+    with pytest.warns(UserWarning, match="in Sequential; already of layernorm: GRU, LSTM$"):
+        ln.accelerate(torch.nn.Sequential(ln.LSTM(2, 2), ln.GRU(2, 2)))
     with pytest.warns(UserWarning, match="Sequential; what torch.jit has scripted or traced cannot be changed$"):
         ln.accelerate(torch.nn.Sequential(torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))))
     for function in (ln.accelerate, ln.restore):
@@ -361,7 +363,7 @@ def test_a_function_that_is_set_later_is_computed():
         ValueError, match=r"AcceleratedRNNCell: expected nonlinearity to be 'tanh' or 'relu', got 'sine'"
     ):
         cell(x[0])
-    with pytest.raises(ValueError, match=r"AcceleratedRNN: expected nonlinearity .* mode 'RNN_SINE'"):
+    with pytest.raises(ValueError, match=r"AcceleratedRNN: expected mode to be one of .*, got 'RNN_SINE'"):
         rnn(x)
 
 

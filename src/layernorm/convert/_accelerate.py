@@ -62,7 +62,9 @@ class Accelerated(torch.nn.Module):
             )
         if isinstance(self, torch.nn.RNN):
             functions = {"RNN_TANH": "tanh", "RNN_RELU": "relu"}
-            cast(Any, self)._set_nonlinearity(functions.get(self.mode, f"that of mode {self.mode!r}"))
+            if self.mode not in functions:
+                raise ValueError(f"{type(self).__name__}: expected mode to be one of {[*functions]}, got {self.mode!r}")
+            cast(Any, self)._set_nonlinearity(functions[self.mode])
         elif isinstance(self, torch.nn.RNNCell):
             cast(Any, self)._set_nonlinearity(self.nonlinearity)
 

@@ -163,6 +163,8 @@ def nothing_in(module: torch.nn.Module) -> str:
     """Says that a module has nothing of torch's to change."""
     scripted = any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
     text = f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"
+    if ours := sorted({own_class(part).__name__ for part in module.modules() if isinstance(part, Normalised)}):
+        text += f"; already of layernorm: {', '.join(ours)}"
     return text + ("; what torch.jit has scripted or traced cannot be changed" if scripted else "")
 
 

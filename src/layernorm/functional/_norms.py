@@ -62,7 +62,8 @@ def rms_norm(
         input: ``(*, *normalized_shape)``, any floating type.
         normalized_shape: the last dimensions, over which the mean square is taken.
         weight: the gain, of shape ``normalized_shape``. ``None``: 1.
-        eps: added to the mean square. ``None``: ``torch.finfo(input.dtype).eps``, as `torch.nn.functional.rms_norm`.
+        eps: added to the mean square. ``None``: the rounding of the type that is computed in, which is float32 for
+            float16 and bfloat16, as `torch.nn.functional.rms_norm` takes it (2^-23; 2^-52 in float64).
 
     Returns:
         Tensor like ``input``.
@@ -180,10 +181,10 @@ def _as_integer(size: Any, norm: str) -> Any:
 
 
 def _as_float(eps: Any, input: Any, norm: str) -> float:
-    """Returns eps as the number that it is; RMS norm's None is the rounding of the input's type."""
+    """Returns eps as the number that it is; RMS norm's None is the rounding of the type that is computed in."""
     if eps is None and norm == "rms":
         dtype = input.dtype if isinstance(input, Tensor) else torch.int64
-        return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+        return torch.finfo(torch.promote_types(dtype, torch.float32)).eps
     try:
         return float(eps)
     except (TypeError, ValueError):

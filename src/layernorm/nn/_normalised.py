@@ -112,8 +112,9 @@ class Normalised(torch.nn.Module):
             if fits:
                 check_dense(type(self).__name__, what, part)
         if not fits:
-            expected = "a Tensor" if count == 1 else "a tuple (h, c)"
-            raise TypeError(f"{type(self).__name__}: expected {what} to be {expected}, got {type(hx).__name__}")
+            expected = "a Tensor" if count == 1 else "a tuple (h, c) of two Tensors"
+            inside = f" of ({', '.join(type(part).__name__ for part in hx)})" if isinstance(hx, tuple | list) else ""
+            raise TypeError(f"{type(self).__name__}: expected {what} to be {expected}, got {type(hx).__name__}{inside}")
         return tuple(parts)
 
     def _hx_from(self, state: State) -> Any:
@@ -355,7 +356,9 @@ def check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: flo
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool):
             raise TypeError(f"{name} should be of type int, got: {type(size).__name__}")
-        if size < (0 if name in ("input_size", "proj_size") else 1):
+        if name == "input_size" and size < 0:
+            raise ValueError(f"{name} must be at least 0, got {size}")
+        if name in ("hidden_size", "num_layers") and size < 1:
             raise ValueError(f"{name} must be greater than zero, got {size}")
     check_fraction("dropout", dropout)
     if not 0 <= proj_size < hidden_size:

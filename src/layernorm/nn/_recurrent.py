@@ -286,12 +286,13 @@ class Recurrent(Normalised, Generic[Hx]):
                 f"{name}: expected mask to have the first two sizes of input {size}, got {list(mask.shape)}"
             )
         rows = mask.transpose(0, 1) if self.batch_first else mask
-        first = (rows[1:] <= rows[:-1]).all()
+        counts = rows.sum(0)
+        first = (rows == (torch.arange(rows.shape[0], device=rows.device)[:, None] < counts)).all()
         if torch.compiler.is_compiling():
             torch._assert_async(first, "each row's steps must come first in mask")
         elif not mask.is_meta and not bool(first):
             raise ValueError(f"{name}: expected each row's steps to come first in mask, got a row with a gap")
-        return rows.sum(0)
+        return counts
 
     def stepper(self) -> Stepper[Hx]:
         """Makes a `Stepper`, which runs this network one step a call: each input may depend on the output before it.
@@ -505,7 +506,7 @@ class Recurrent(Normalised, Generic[Hx]):
             )
         assert self.over_time is not None
         statistics = self._population(suffix)
-        steps = len(x if batch_sizes is None else batch_sizes)
+        steps = (x if batch_sizes is None else batch_sizes).shape[0]  # len() would fix it in an exported graph
         population, count_padding = () if self.training else statistics.at_steps(steps), self.over_time.count_padding
         output, final, moments = recurrent(*call, population, count_padding)
         if moments:
