@@ -144,7 +144,7 @@ def test_rms_norm_default_eps_is_the_types():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_rms_norm_default_eps_is_float32s_in_narrow_types(dtype):
-    """As torch takes it, whose rounding is of the type that is computed in. With that of bfloat16, 2^-7, inputs of 0.001
+    """As torch takes it: the rounding of the type that is computed in. With that of bfloat16, 2^-7, inputs of 0.001
     would hardly be scaled."""
     x = (torch.randn(4, 64, generator=torch.Generator().manual_seed(0)) * 1e-3).to(dtype)
     for found in (ln.functional.rms_norm(x, (64,)), ln.RMSNorm(64, dtype=dtype)(x)):

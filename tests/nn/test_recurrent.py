@@ -304,7 +304,7 @@ GRU_CELL, LSTM_CELL = ln.GRUCell(3, 4), ln.LSTMCell(3, 4)
         (lambda: LSTM_CELL([1.0]), TypeError, "LSTMCell: expected input to be a Tensor, got list"),
         (lambda: LSTM_CELL(torch.randn(2, 2, 3)), ValueError, "Expected input to be 1D or 2D, got 3D"),
         (lambda: GRU_CELL(torch.randn(2, 3), torch.zeros(1, 4)), RuntimeError, r"Expected hidden h of size \(2, 4\)"),
-        (lambda: LSTM_CELL(torch.randn(2, 3), torch.zeros(2, 4)), TypeError, r"tuple \(h, c\) of two Tensors, got Tensor"),
+        (lambda: LSTM_CELL(torch.randn(2, 3), torch.zeros(2, 4)), TypeError, r"\(h, c\) of two Tensors, got Tensor"),
     ],
 )
 def test_bad_input(call, error, message):

@@ -233,8 +233,8 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
     check_dense(op, "input", input)
     if input.dtype not in (found := {p.dtype for p in params}) and len(found) == 1 and not recurrence.quantized:
         raise RuntimeError(
-            f"{op}: expected input of type {params[0].dtype}, as the parameters are, got {input.dtype}; convert the input "
-            f"by .to({params[0].dtype}), or the module by .to({input.dtype})"
+            f"{op}: expected input of type {params[0].dtype}, as the parameters are, got {input.dtype}; "
+            f"convert the input by .to({params[0].dtype}), or the module by .to({input.dtype})"
         )
     types = parameter_types(recurrence, input.dtype)
     for name, tensor in tensors.items():
