@@ -169,15 +169,10 @@ class Ruling:
         if len(self.pairs) > 1:
             means = self.named([measure.shown(mean) for mean in self.means])
             parts += [f"{measure.about}: {means}", measure.compared(self.effect, *self.interval)]
-            if any(self.short):
-                parts.append(f"never reached it, so that the number is a bound: {self.named(self.short)} runs")
-            if any(self.early):
-                parts.append(f"there at the first evaluation, so that it is a bound: {self.named(self.early)} runs")
-            parts += [
-                f"at {goal_text(other.claim.measure)}: {other.compared}"
-                for other in self.others
-                if len(other.seeds) > 1
-            ]
+            parts += self.bounds
+            for other in self.others:
+                if len(other.seeds) > 1:
+                    parts.append(", ".join([f"at {goal_text(other.claim.measure)}: {other.compared}", *other.bounds]))
             parts.append(f"margin {measure.margin_text}")
             if self.check is not None:
                 seeds = counted(len(self.check.seeds), "seed")
@@ -187,6 +182,16 @@ class Ruling:
         elif self.reason:
             parts.append(f"undecided, as {self.reason}")
         return "; ".join(parts)
+
+    @property
+    def bounds(self) -> list[str]:
+        """Which runs make the number a bound, in words."""
+        parts = []
+        if any(self.short):
+            parts.append(f"never reached it, so that the number is a bound: {self.named(self.short)} runs")
+        if any(self.early):
+            parts.append(f"there at the first evaluation, so that it is a bound: {self.named(self.early)} runs")
+        return parts
 
     @property
     def plain(self) -> str:
@@ -213,15 +218,16 @@ class Ruling:
     def ran(self) -> str:
         """The runs that were compared, in words."""
         trial = self.claim.trial
+        chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
         if self.seconds is None:
-            return f"no runs{trial.note and '; '}{trial.note}"
+            runs = f"the pilot alone, rates {chosen}" if any(self.rates) else "no runs"
+            return f"{runs}{trial.note and '; '}{trial.note}"
         percent = float(f"{100 * trial.updates / trial.paper:.2g}")  # two digits
         share = f"{trial.updates} updates ({percent:g} % of the paper's)"
         seeds = counted(len(self.seeds), "seed")
         count = len(trial.rates)
         if self.claim.over_rates:
             return f"{seeds} at each of {count} rates, {trial.rates[0]:g} to {trial.rates[-1]:g}; {share}"
-        chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
         whole = count > 1 and not any(run.seed in trial.pilot for run in self.missing)
         return f"{seeds}, rates {chosen}{f', each chosen from {count}' if whole else ''}; {share}"
 
