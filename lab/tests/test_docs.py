@@ -223,8 +223,8 @@ def test_the_readme_says_what_the_claims_say():
     counts = re.search(pattern, page).groups()
     sentence = (
         "[{} claims of the paper](docs/claims.md) say that one norm is better than another in an experiment. In our "
-        "trials that norm was *ahead* in {} (batch norm in one of them), *behind* in {} and *equal* in {}; {} are "
-        "*undecided*"
+        "trials that norm was *ahead* in {} (batch norm in one of them), *behind* in {} and *equal*, within a margin, "
+        "in {}; {} are *undecided*"
     )
     assert sentence.format(*counts) in readme
     speeds = r"([\d.]+) times as fast \(([\d.]+) to ([\d.]+)\)"

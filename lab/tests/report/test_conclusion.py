@@ -29,13 +29,13 @@ def test_the_report_on_digits_begins_with_what_they_show(tmp_path):
     ]
 
 
-def test_a_difference_within_the_spread_may_be_chance(tmp_path):
+def test_a_difference_within_the_spread_is_said_to_be(tmp_path):
     write_rates(tmp_path, "none", {0.001: [0.20, 0.30]})
     write_rates(tmp_path, "layer", {0.001: [0.21, 0.22], 0.002: [0.90, 0.90]})
     assert concluded(tmp_path) == [
         "Layer norm has the lowest test error after the last update, 21.5 % against 25.0 % of the baseline (means over "
-        "2 seeds, each at its best learning rate); the difference of 3.5 points from the baseline may be chance, as it "
-        "is not larger than the spread of the seeds, 10.0 points from the lowest to the highest."
+        "2 seeds, each at its best learning rate); the difference of 3.5 points from the baseline is not larger "
+        "than the spread of the seeds, 10.0 points from the lowest to the highest."
     ]
     higher = dataclasses.replace(TEST, chosen="", rising=True, percent=False, label="recall, nats")
     (sentence,) = concluded(tmp_path, higher, 2)  # at the best evaluation, where all have 0.9

@@ -107,7 +107,7 @@ def _parts(block: Block, ended: Sequence[_Ended], lost: Sequence[str], metric: M
         gap, spread = abs(others[0].mean - first.mean), max(item.spread for item in (*level, others[0]))
         points = " points" if metric.percent else unit
         size, wide = f"{gap:.{digits}f}{points}", f"{spread:.{digits}f}{points}"
-        larger = "is larger than" if gap > spread else "may be chance, as it is not larger than"
+        larger = "is larger than" if gap > spread else "is not larger than"
         parts.append(
             f"the difference of {size} from {others[0].name} {larger} the spread of the seeds, {wide} from the lowest "
             "to the highest"

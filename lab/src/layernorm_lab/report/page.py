@@ -11,7 +11,6 @@ from ..runs.folder import Run
 MARKS = {
     "P": "stated in the paper",
     "S": "read in the authors' or the original model's public source",
-    "R": "a third party's reproduction",
     "I": "inferred: a decision of ours where the paper leaves it open",
     "stand-in": "used in place of what the paper used: compare the direction of results, not the numbers",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...report.arms import NORMS, Said
+from ...report.arms import Said
 from ...report.blocks import Metric
 from ...report.outline import Curves, Outline, Results
 from ...report.tables import Column, low_to_high, mean
@@ -24,9 +24,6 @@ CLAIM = (
     ),
 )
 
-REPRODUCTION = {"none": "8.96", "batch": "8.25", "weight": "8.28", "layer": "10.49"}
-"""Test errors of a third party's ConvPool-CNN-C after 200 epochs, in percent."""
-
 ERROR = Metric("valid_error", "validation error", percent=True)
 LOSS = Metric("train_nll", "training loss, nats", chosen=ERROR.name, log=True)
 METRICS = (LOSS, Metric("test_error", "test error", chosen=ERROR.name, percent=True))
@@ -43,8 +40,7 @@ COLUMNS = (
 ABOUT = "Training loss and test error after each epoch, both on the first images of their part, in evaluation mode."
 NOTE = (
     "After the last epoch. Test error: of finished runs over all test images. Valid.: the validation error in "
-    "percent; loss: of training, in nats. Gradient: its norm at update 0, lowest to highest seed. [R]: a third "
-    "party's reproduction with the whole network and data set, after 200 epochs."
+    "percent; loss: of training, in nats. Gradient: its norm at update 0, lowest to highest seed."
 )
 
 OUTLINE = Outline(
@@ -52,7 +48,7 @@ OUTLINE = Outline(
     claim=CLAIM,
     config=Config(),
     curves=[Curves("curves", ABOUT, METRICS)],
-    results=[Results(COLUMNS, NOTE, [("[R]", NORMS[norm], {TEST: error}) for norm, error in REPRODUCTION.items()])],
+    results=[Results(COLUMNS, NOTE)],
     chosen=ERROR,
     digits=1,
     also=[LOSS],
