@@ -183,8 +183,8 @@ def _as_integer(size: Any, norm: str) -> Any:
 def _as_float(eps: Any, input: Any, norm: str) -> float:
     """Returns eps as the number that it is; RMS norm's None is the rounding of the type that is computed in."""
     if eps is None and norm == "rms":
-        dtype = input.dtype if isinstance(input, Tensor) else torch.int64
-        return torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+        is_double = isinstance(input, Tensor) and input.dtype == torch.float64
+        return torch.finfo(torch.float64 if is_double else torch.float32).eps
     try:
         return float(eps)
     except (TypeError, ValueError):
