@@ -72,6 +72,29 @@ def test_gradcheck_of_the_norms(op):
     assert torch.autograd.gradgradcheck(call, inputs)
 
 
+def test_second_derivatives_of_a_weight_norm():
+    """By the parametrization that docs/limits.md has in place of torch's weight norm, whose own are wrong."""
+
+    class WeightNorm(torch.nn.Module):
+        def forward(self, g, v):
+            return g * v / v.norm(dim=1, keepdim=True)
+
+        def right_inverse(self, weight):
+            return weight.norm(dim=1, keepdim=True), weight
+
+    network = ln.RNN(I, 2, norm=None, dtype=torch.float64)
+    for name in ("weight_ih_l0", "weight_hh_l0"):
+        torch.nn.utils.parametrize.register_parametrization(network, name, WeightNorm())
+    names, values = zip(*network.named_parameters(), strict=True)
+    x = torch.randn(T, B, I, dtype=torch.float64)
+
+    def call(*parameters):
+        return torch.func.functional_call(network, dict(zip(names, parameters, strict=True)), (x,))[0]
+
+    assert torch.autograd.gradcheck(call, values)
+    assert torch.autograd.gradgradcheck(call, values)
+
+
 def test_third_derivative():
     x = torch.randn(1, 4, dtype=torch.float64, requires_grad=True)
 
