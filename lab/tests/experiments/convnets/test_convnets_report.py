@@ -54,7 +54,7 @@ def whole(tmp_path):
 
 def test_tables(whole):
     results, rates, times, on, explained = report_of(whole).tables
-    assert results.rows[0] == ["", "baseline", "0.003", "50.0 (50.0-50.0)", "40.0", "1.26", "1.5-3.5",
+    assert results.rows[0] == ["", "baseline", "0.003", "50.0 (50.0-50.0)", "40.0", "1.2-1.3", "1.5-3.5",
                                "3", "300"]  # fmt: skip
     assert [row[2] for row in results.rows] == ["0.003"] * 3
     assert rates.rows[0][2:] == ["50.0 (50.0-50.0)", "40.0 (40.0-40.0)", "60.0 (60.0-60.0)"]

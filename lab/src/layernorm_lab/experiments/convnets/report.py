@@ -32,7 +32,7 @@ TEST = "test error, %"
 COLUMNS = (
     Column(TEST, "all_test_error", "test", scale=100, digits=1),
     Column("valid.", ERROR.name, scale=100, digits=1, text=mean),
-    Column("loss", LOSS.name, text=mean),
+    Column("loss", LOSS.name, text=low_to_high),
     Column("gradient", "first_gradient_norm", "first", digits=3, text=low_to_high),
 )
 
@@ -40,7 +40,7 @@ COLUMNS = (
 ABOUT = "Training loss and test error after each epoch, both on the first images of their part, in evaluation mode."
 NOTE = (
     "After the last epoch. Test error: of finished runs over all test images. Valid.: the validation error in "
-    "percent; loss: of training, in nats. Gradient: its norm at update 0, lowest to highest seed."
+    "percent. Loss: of training, in nats, and gradient: its norm at update 0, both lowest to highest seed."
 )
 
 OUTLINE = Outline(
