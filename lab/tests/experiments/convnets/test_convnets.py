@@ -145,7 +145,7 @@ def test_presets():
     assert {"none", "layer", "layer-shared", "batch", "weight"} <= set(paper.sweep["norm"])
     assert EXPERIMENT.default_preset == "laptop"
     assert laptop.sweep["seed"] == PILOT_SEEDS
-    for trial in (claims.MAIN, claims.SHARED):
+    for trial in (claims.SHORT, claims.SHARED):
         assert laptop.sweep["learning_rate"] == trial.rates
         assert {name: getattr(laptop.config, name) for name in trial.options} == trial.options
     assert {arm.norm for claim in claims.CLAIMS for arm in claim.arms} == set(laptop.sweep["norm"])

@@ -108,7 +108,7 @@ EXPERIMENT = Experiment(
             claims.LAPTOP,
             {
                 "norm": ("none", "layer", "layer-shared", "batch"),
-                "learning_rate": claims.MAIN.rates,
+                "learning_rate": claims.SHORT.rates,
                 "seed": PILOT_SEEDS,
             },
         ),
