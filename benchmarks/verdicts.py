@@ -387,14 +387,17 @@ def page_verdicts(page: str) -> dict[str, list[Printed]]:
 
 def same_numbers(finding: Finding, printed: str) -> bool:
     """Whether the first effect with an interval that is printed is this one, as far as it has digits."""
-    found = re.search(r"(-?[\d.]+)( times as \w+)? \((-?[\d.]+) to (-?[\d.]+)\)", printed)
+    found = re.search(r"(lower by )?(-?[\d.]+)( times as \w+)? \((-?[\d.]+) to (-?[\d.]+)\)", printed)
     if finding.why:  # what the page prints of a claim that lacks something decides nothing
         return True
     if found is None:
         return False
     numbers = [finding.effect, *finding.interval]
-    numbers = [math.exp(value) for value in numbers] if found[2] else numbers
-    texts = (found[1], found[3], found[4])
+    numbers = [math.exp(value) for value in numbers] if found[3] else numbers
+    texts = (found[2], found[4], found[5])
+    if not found[3] and bool(found[1]) == finding.claim.measure.rising:  # the first arm is worse, by so much
+        effect, low, high = numbers
+        numbers = [-effect, -high, -low]
     return all(abs(float(text) - value) <= 0.5001 * 10.0 ** -len(text.partition(".")[2])
                for text, value in zip(texts, numbers, strict=True))  # fmt: skip
 

@@ -110,9 +110,9 @@ def test_a_page_with_another_verdict_is_named(tmp_path, capsys):
         numbers = [finding.effect, *finding.interval]
         if type(finding.claim.measure).__name__ == "UpdatesToGoal":
             numbers = [math.exp(value) for value in numbers if math.isfinite(value)]
-        effect = "A: 5 of 5; {:.2f}{} ({:.2f} to {:.2f})" if len(numbers) == 3 and not finding.why else "-"
-        unit = " times as fast" if type(finding.claim.measure).__name__ == "UpdatesToGoal" else ""
-        effect = effect.format(numbers[0], unit, *numbers[1:]) if effect != "-" else effect
+        speed = type(finding.claim.measure).__name__ == "UpdatesToGoal"
+        effect = "A: 5 of 5; {:.2f} times as fast ({:.2f} to {:.2f})" if speed else "lower by {:.2f} ({:.2f} to {:.2f})"
+        effect = effect.format(*numbers) if len(numbers) == 3 and not finding.why else "-"
         right[verdicts.cell(finding.claim)] = (f"{name} **{word}**", effect)
     claim = verdicts.cell(draws("Value"))
     assert right[claim][0] == "layer norm **ahead**"
@@ -129,7 +129,7 @@ def test_a_page_with_another_verdict_is_named(tmp_path, capsys):
         (named,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith("DIFFERENT")]
         assert named.startswith(f"{claim} | layer norm ahead | ")
 
-    for effect in ("9.99 (9.27 to 10.72)", "-"):
+    for effect in ("lower by 9.99 (9.27 to 10.72)", right[claim][1].replace("lower", "higher"), "-"):
         file.write_text(page({**right, claim: (right[claim][0], effect)}))
         assert verdicts.main(arguments) == 1
         assert capsys.readouterr().out.count("DIFFERENT") == 1

@@ -109,12 +109,13 @@ def claims_page(results: Path) -> str:
     parts = [
         "# The paper's claims, decided by our own runs",
         _filled(
-            f"{_counts(counts(_all(main)), 'claims about experiments')} Of each claim's first norm. "
+            f"{_counts(counts(_all(main)), 'claims about experiments')} A verdict is about the norm that the claim "
+            "names first. "
             f"{_counts(verdicts, 'statements about theory')} "
             "`layernorm claims` writes this page from the summaries in [results](results/README.md)."
         ),
         "## The paper's claims about experiments",
-        _claims_table(results, main),
+        _claims_table(results, main, runs),
         "## Claims of ours",
         _filled(
             "Does layer norm do better over the whole grid of learning rates, as for a user who tries only one? The "
@@ -122,14 +123,14 @@ def claims_page(results: Path) -> str:
             "the rates at its two ends count half. No rate is chosen, so all seeds count. But the grid is a choice: "
             "DRAW's and MNIST's were widened after pilots, whose seeds count here."
         ),
-        _claims_table(results, ours),
+        _claims_table(results, ours, runs),
         "## What hangs on a choice of ours",
         "The same claims with another choice where the paper and the original code leave it open, or against them.",
-        _claims_table(results, choices),
-        *_begun(results, begun),
+        _claims_table(results, choices, runs),
+        *_begun(results, begun, runs),
         *_open(_all(by_experiment)),
         "## How a claim is decided",
-        *_rule(runs),
+        *_rule(),
         "## Section 5 and the appendix",
         "`layernorm geometry` computes these. *Refuted*: an exact computation contradicts the statement.",
         _markdown_rows(["statement", "in the paper", "verdict", "what was found", "figure"], statements),
@@ -149,7 +150,9 @@ def _all(by_experiment: Mapping[str, Sequence[Ruling]]) -> list[Ruling]:
     return [item for items in by_experiment.values() for item in items]
 
 
-def _claims_table(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) -> str:
+def _claims_table(
+    results: Path, by_experiment: Mapping[str, Sequence[Ruling]], runs: Mapping[str, Sequence[Run]]
+) -> str:
     rows = []
     for name, items in by_experiment.items():
         for item in items:
@@ -159,6 +162,8 @@ def _claims_table(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) 
             link = f"[figure](results/{figure})" if drawn else f"[page](results/{name}/README.md)"
             text = claim.text + (f" *With {claim.trial.about}.*" if claim.trial.about else "")
             ran = item.ran + ("; rule of 2026-11-25" if claim.trial.plan and not claim.over_rates else "")
+            error = simulated_error(claim, runs[name])
+            ran += "" if error is None else f"; simulated error {100 * error:.0f} %"
             rows.append([text, claim.where, _verdict_cell(item), item.effect_text, ran, link])
     return _markdown_rows(["claim", "in the paper", "verdict", "effect (95 % interval)", "what we ran", "figure"], rows)
 
@@ -169,7 +174,9 @@ def _verdict_cell(ruling: Ruling) -> str:
     return f"**{verdict}**" if verdict in (UNDECIDED, "equal") else f"{ruling.claim.ahead.name} **{verdict}**"
 
 
-def _begun(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) -> list[str]:
+def _begun(
+    results: Path, by_experiment: Mapping[str, Sequence[Ruling]], runs: Mapping[str, Sequence[Run]]
+) -> list[str]:
     """Writes the section of the trials that have not come to their end, if there are any."""
     if not _all(by_experiment):
         return []
@@ -177,7 +184,7 @@ def _begun(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) -> list
         "Written down before their runs, with the rule of 2026-11-25 ([both](results/trials.md)). Claims of these "
         "trials that are decided already stand above and are counted; those here are not."
     )
-    return ["## Trials that are planned, or have begun", about, _claims_table(results, by_experiment)]
+    return ["## Trials that are planned, or have begun", about, _claims_table(results, by_experiment, runs)]
 
 
 def _open(items: Sequence[Ruling]) -> list[str]:
@@ -198,15 +205,16 @@ def _open(items: Sequence[Ruling]) -> list[str]:
             needed.append("more seeds")
             hours += more
         if needed:  # nothing decides after a plan's last look
-            rows.append(
-                [f"`{trial.command}`", trial.about or "-", str(len(of_trial)), " and ".join(needed), f"{hours:.1f}"]
-            )
+            piloted = trial.plan and all(run.seed not in trial.pilot for run in missing)
+            command = "done; [its pairs](results/trials.md#what-goes-on)" if piloted else f"`{trial.command}`"
+            rows.append([command, trial.about or "-", str(len(of_trial)), " and ".join(needed), f"{hours:.1f}"])
     pilot = " and ".join(map(str, PILOT_SEEDS))
     about = (
         f"The command makes the pilot of a trial (seeds {pilot}, all rates). Then the same with "
         "`--seeds 10 11 12 13 14` and each norm's best rate makes the pairs; the table above names the rates once "
         "there is a pilot. Trials by the rule of 2026-11-25 have the pilots and seeds of [their "
-        "page](results/trials.md). Hours are those of one core; of a pilot in rungs the next rung counts alone."
+        "page](results/trials.md). Hours are those of one core; of a pilot in rungs the next rung counts alone. Claims "
+        "that are undecided after a trial's last look are not here: more runs do not decide them."
     )
     head = ["pilot", "choice", "claims", "what is missing", "hours"]
     return ["## What would decide the undecided claims", _filled(about), _markdown_rows(head, rows)]
@@ -220,7 +228,7 @@ def _unique(items: Iterable) -> list:
     return items_once
 
 
-def _rule(runs: Mapping[str, Sequence[Run]]) -> list[str]:
+def _rule() -> list[str]:
     head = (
         "Trials that began on 2026-11-25 or later follow [the rule on the page of the trials](results/trials.md), and "
         "say so in the table. All others followed this one:"
@@ -240,7 +248,7 @@ def _rule(runs: Mapping[str, Sequence[Run]]) -> list[str]:
         "table names. *Ahead* or *behind*: otherwise, if the difference is not 0 at the level of 5 %, by Holm's "
         "procedure over all claims that one trial decides. *Undecided*: anything else.",
         "**Check.** For claims at best rates the table has the effect once more, with each seed's rates chosen by the "
-        "other seeds. It decides nothing.",
+        "other seeds, where the pilot's runs are as long as the pairs'. It decides nothing.",
     ]
     return [
         _filled(head),
@@ -248,11 +256,14 @@ def _rule(runs: Mapping[str, Sequence[Run]]) -> list[str]:
         _filled(
             "If two norms do not differ at the rates that are compared, a trial gives one of its claims a wrong "
             "*ahead* or *behind* with a chance of 5 %. The rates are chosen by runs with noise, too, so that equal "
-            "norms may be compared at rates that are not equally good. " + _simulated(runs)
+            "norms may be compared at rates that are not equally good. Two equal norms were simulated 2,000 times for "
+            "each claim, with the curve over the rates and the noise of its second norm, each choosing its rate by its "
+            "own pilot. The share of wrong verdicts is the table's *simulated error*."
         ),
         _filled(
-            f"With {SEEDS} pairs, a difference of 1, 2 and 3 standard deviations (of the pairs' differences) is seen "
-            f"with a chance of {_chances(SEEDS)} where it is a trial's only claim, with 10 pairs of {_chances(10)}. "
+            f"By this rule, with {SEEDS} pairs a difference of 1, 2 and 3 standard deviations (of the pairs' "
+            f"differences) is seen with a chance of {_chances(SEEDS)} where it is a trial's only claim, with 10 pairs "
+            f"of {_chances(10)}. "
             "So *undecided* says nothing against a difference of one standard deviation."
         ),
     ]
@@ -260,21 +271,6 @@ def _rule(runs: Mapping[str, Sequence[Run]]) -> list[str]:
 
 def _chances(pairs: int) -> str:
     return ", ".join(f"{100 * chance(size, pairs):.0f} %" for size in (1, 2, 3))
-
-
-def _simulated(runs: Mapping[str, Sequence[Run]]) -> str:
-    """Writes how often the rule is wrong in simulated trials, for each experiment whose pilots are there."""
-    texts = []
-    for name in EXPERIMENTS:
-        errors = [simulated_error(claim, runs[name]) for claim in catalogue.find_experiment(name).claims]
-        known = sorted({round(100 * error) for error in errors if error is not None})
-        if known:
-            texts.append(f"{name} {'' if len(known) == 1 else f'{known[0]} to '}{known[-1]} %")
-    about = (
-        "Two equal norms were simulated 2,000 times for each claim, with the curve over the rates and the noise of its "
-        "second norm, each choosing its rate by its own pilot. The share of wrong verdicts"
-    )
-    return f"{about}: {', '.join(texts)}." if texts else ""
 
 
 def _statements(results: Path) -> tuple[list[list[str]], dict[str, int]]:

@@ -222,7 +222,7 @@ def test_a_run_that_does_not_reach_the_goal_is_a_bound_and_never_equal():
     assert ruling.short == (0, 5)
     assert ruling.verdict == AHEAD
     assert [round(math.exp(value)) for value in ruling.means] == [22, 30]
-    assert "never reached it, so that the number is a bound: layer norm 0, baseline 5 runs" in ruling.effect_text
+    assert "never there: layer norm 0, baseline 5 runs, so that the number is too low" in ruling.effect_text
     (both,) = decide([SPEED], trial(0.55, 0.55, [0.0, 0.0, 0.0, 0.0, 0.01]))
     assert (both.effect, both.short, both.verdict) == (0.0, (5, 5), UNDECIDED)
 
@@ -284,7 +284,7 @@ def test_undecided_has_its_reason():
     margin = dataclasses.replace(LOSS, measure=Value("loss", "the loss", margin=0.0))
     assert reasons([LOSS], trial(0.1, 0.3)) == [""]
     assert reasons([LOSS], trial(0.2, 0.3, [10 * s for s in SPREAD])) == [
-        "the interval has 0 in it and is not inside the margin of 0.05"
+        "the interval lies on both sides of no difference, beyond the margin of 0.05"
     ]
     assert reasons([LOSS], trial(0.1, 0.3)[:-1]) == ["these runs lack 1 of 5 paired seeds"]
     assert reasons([SPEED], trial(0.55, 0.55, [0.0, 0.0, 0.0, 0.0, 0.01])) == [
@@ -449,7 +449,7 @@ def test_the_better_arm_is_named_first():
 def test_runs_that_never_came_to_the_goal_are_told():
     """The baseline's runs end above the goal of 0.5."""
     (said,) = reported([SPEED], trial(0.1, 0.55)).figures[0].says
-    assert said.endswith(" Never came there: 5 of 5 runs of the baseline; the number is a bound.")
+    assert said.endswith(" Never came there: 5 of 5 runs of the baseline. The number is too low.")
 
 
 def test_a_verdict_over_all_rates_stands_above_the_figure_of_the_rates():

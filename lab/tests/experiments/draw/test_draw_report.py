@@ -43,7 +43,10 @@ def test_the_figure(six):
     assert [panel.y_label for panel in panels] == [
         "validation bound, nats", "test bound, nats", "KL part, nats", "reconstruction part, nats"
     ]  # fmt: skip
-    assert [curve.label for curve in panels[1].curves[2:]] == ["baseline, in the paper", "layer norm, in the paper"]
+    assert [curve.label for curve in panels[1].curves[2:]] == [
+        "baseline, in the paper after 200 epochs",
+        "layer norm, in the paper after 200 epochs",
+    ]
     assert [curve.mean for curve in panels[1].curves[2:]] == [[82.36] * 2, [82.09] * 2]
     assert panels[2].curves[1].mean == pytest.approx([47.625, 30.125, 25.125, 24.125])
     assert "Learning rates: baseline 0.001, layer norm 0.001 (the only one tried)." in figure.caption

@@ -71,7 +71,7 @@ class Trial:
         command: the command of its pilot; with other seeds and rates, that of its runs.
         about: the choice by which this trial differs from the main one, for a table of sensitivity; empty for the main
             one.
-        note: what the table says after "no runs", such as that shorter runs exist; may be empty.
+        note: what the table says after "no runs of this trial", such as that shorter runs exist; may be empty.
         plan: how it follows the rule of 2026-11-25; None: it was decided by the earlier rule.
         pilot: the seeds of the pilot.
     """
@@ -100,6 +100,11 @@ class Trial:
     def seeds(self) -> tuple[int, ...]:
         """The seeds of the pairs, as they are planned."""
         return self.plan.seeds if self.plan else TRIAL_SEEDS
+
+    @property
+    def shorter_pilot(self) -> bool:
+        """Whether the runs of the pilot's last rung differ from the trial's, such as by fewer updates."""
+        return self.plan is not None and bool(self.plan.rungs[-1].options)
 
     def pairs_with(self, seed: int) -> bool:
         """Tells whether runs with a seed count as a pair: with those of a plan, or, without one, all but the

@@ -212,8 +212,10 @@ class Value(Measure):
         return f"{-mean if self.rising else mean:.{self.digits}f}"
 
     def compared(self, effect: float, low: float, high: float) -> str:
-        better, digits = "higher" if self.rising else "lower", self.digits
-        return f"{better} by {effect:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+        digits = self.digits
+        word = "higher" if self.rising == (effect >= 0) else "lower"
+        effect, low, high = (effect, low, high) if effect >= 0 else (-effect, -high, -low)
+        return f"{word} by {effect:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 @dataclass(frozen=True)

@@ -149,11 +149,11 @@ class Ruling:
             return ""
         if self.lacking:
             return f"these runs lack {', '.join(self.lacking)}"
-        (low, high), margin, plan = self.interval, self.claim.measure.margin, self.claim.trial.plan
-        if -margin < low and high < margin:
+        (low, high), measure, plan = self.interval, self.claim.measure, self.claim.trial.plan
+        if -measure.margin < low and high < measure.margin:
             return "some of the numbers are bounds, so that it cannot be called equal"
         if low <= 0 <= high:
-            return f"the interval has 0 in it and is not inside the margin of {self.claim.measure.margin_text}"
+            return f"the interval lies on both sides of no difference, beyond the margin of {measure.margin_text}"
         look = f", at the look after {self.used} of {plan.looks[-1]} pairs," if plan and self.used else ""
         rule = f"Holm's procedure over the {self.family} claims of this trial" if self.family > 1 else "the rule"
         if not self.level:
@@ -177,6 +177,8 @@ class Ruling:
             if self.check is not None:
                 seeds = counted(len(self.check.seeds), "seed")
                 parts.append(f"with each seed's rates chosen by the other seeds: {self.check.compared}, {seeds}")
+            elif self.claim.trial.shorter_pilot and not self.claim.over_rates:
+                parts.append("no check with rates chosen by other seeds, as the pilot's runs are shorter")
         if self.lacking:
             parts.append(f"lacking: {', '.join(self.lacking)}")
         elif self.reason:
@@ -185,24 +187,32 @@ class Ruling:
 
     @property
     def bounds(self) -> list[str]:
-        """Which runs make the number a bound, in words."""
-        parts = []
-        if any(self.short):
-            parts.append(f"never reached it, so that the number is a bound: {self.named(self.short)} runs")
-        if any(self.early):
-            parts.append(f"there at the first evaluation, so that it is a bound: {self.named(self.early)} runs")
+        """Which runs have values that are bounds, in words, and what they make of the number."""
+        counts = {"never there": self.short, "there at the first evaluation": self.early}
+        parts = [f"{text}: {self.named(count)} runs" for text, count in counts.items() if any(count)]
+        if self.skew:
+            parts[-1] += f", so that the number is too {'low' if self.skew < 0 else 'high'}"
         return parts
+
+    @property
+    def skew(self) -> int:
+        """1 if the runs whose values are bounds make the effect too large, -1 if too small; 0 if there are none, or if
+        they do both."""
+        return any([self.short[0], self.early[1]]) - any([self.short[1], self.early[0]])
 
     @property
     def plain(self) -> str:
         """The verdict and the effect in plain words, the better arm first."""
         arms = [arm.spoken for arm in self.claim.arms]
-        never = [f"{count} of {counted(len(self.seeds), 'run')} of {arm}"
-                 for arm, count in zip(arms, self.short, strict=True) if count]  # fmt: skip
-        bound = f" Never came there: {' and '.join(never)}; the number is a bound." if never else ""
-        means, effect, (low, high) = [*self.means], self.effect, self.interval
+        bound = ""
+        for text, counts in {"Never came there": self.short, "There at the first evaluation": self.early}.items():
+            runs = [f"{count} of {counted(len(self.seeds), 'run')} of {arm}"
+                    for arm, count in zip(arms, counts, strict=True) if count]  # fmt: skip
+            bound += f" {text}: {' and '.join(runs)}." if runs else ""
+        means, effect, (low, high), skew = [*self.means], self.effect, self.interval, self.skew
         if effect < 0:
-            arms, means, effect, (low, high) = arms[::-1], means[::-1], -effect, (-high, -low)
+            arms, means, effect, (low, high), skew = arms[::-1], means[::-1], -effect, (-high, -low), -skew
+        bound += f" The number is too {'low' if skew < 0 else 'high'}." if skew else ""
         first, second = arms
         said = {
             EQUAL: f"{first} and {second} are equal",
@@ -220,7 +230,7 @@ class Ruling:
         trial = self.claim.trial
         chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
         if self.seconds is None:
-            runs = f"the pilot alone, rates {chosen}" if any(self.rates) else "no runs"
+            runs = f"the pilot alone, rates {chosen}" if any(self.rates) else "no runs of this trial"
             return f"{runs}{trial.note and '; '}{trial.note}"
         percent = float(f"{100 * trial.updates / trial.paper:.2g}")  # two digits
         share = f"{trial.updates} updates ({percent:g} % of the paper's)"
