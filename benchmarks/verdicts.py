@@ -7,8 +7,8 @@ claims` but the claims themselves: the summaries are read as plain JSON, the int
 Holm's procedure is the closed test by Bonferroni. Printed is a line for each claim: the verdict, the mean difference of
 the pairs with its 95 % interval (positive: the claim's first norm is ahead; of updates the natural logarithm of the
 ratio), the number of pairs, and what the page says. A row is equal if the page has the same verdict, effect and
-interval, as far as it prints digits. The last line counts the claims that differ; if there are any, the exit status is
-1. It needs SciPy.
+interval, as far as it prints digits; effects at other goals and of the check are not compared. The last line counts the
+claims that differ; if there are any, the exit status is 1. It needs SciPy.
 """
 
 from __future__ import annotations
@@ -387,15 +387,17 @@ def page_verdicts(page: str) -> dict[str, list[Printed]]:
 
 def same_numbers(finding: Finding, printed: str) -> bool:
     """Whether the first effect with an interval that is printed is this one, as far as it has digits."""
-    found = re.search(r"(lower by )?(-?[\d.]+)( times as \w+)? \((-?[\d.]+) to (-?[\d.]+)\)", printed)
+    found = re.search(
+        r"(?:(lower|higher) by )?([\d.]+)( times as (?:fast|soon))? \((-?[\d.]+) to (-?[\d.]+)\)", printed
+    )
     if finding.why:  # what the page prints of a claim that lacks something decides nothing
         return True
-    if found is None:
+    if found is None or bool(found[1]) == bool(found[3]):
         return False
     numbers = [finding.effect, *finding.interval]
     numbers = [math.exp(value) for value in numbers] if found[3] else numbers
     texts = (found[2], found[4], found[5])
-    if not found[3] and bool(found[1]) == finding.claim.measure.rising:  # the first arm is worse, by so much
+    if found[1] and (found[1] == "lower") == finding.claim.measure.rising:  # the first arm is worse, by so much
         effect, low, high = numbers
         numbers = [-effect, -high, -low]
     return all(abs(float(text) - value) <= 0.5001 * 10.0 ** -len(text.partition(".")[2])

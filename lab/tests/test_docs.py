@@ -222,9 +222,9 @@ def test_the_readme_says_what_the_claims_say():
     pattern = r"(\d+) claims about experiments: ahead (\d+), behind (\d+), equal (\d+), undecided (\d+)\."
     counts = re.search(pattern, page).groups()
     sentence = (
-        "[{} claims](docs/claims.md) say, or the paper's figures draw, that one norm is better than another. In our "
-        "trials that norm was *ahead* in {} (batch norm in two of them), *behind* in {} and *equal*, within a margin, "
-        "in {}; {} are *undecided*"
+        "[{} claims](docs/claims.md), from the paper's text or its figures, say that one norm is better than another. "
+        "In our trials that norm was *ahead* in {} (batch norm in two of them), *behind* in {} and *equal*, within a "
+        "margin, in {}; {} are *undecided*"
     )
     assert sentence.format(*counts) in readme
     speeds = r"([\d.]+) times as fast \(([\d.]+) to ([\d.]+)\)"

@@ -111,8 +111,8 @@ def test_a_page_with_another_verdict_is_named(tmp_path, capsys):
         if type(finding.claim.measure).__name__ == "UpdatesToGoal":
             numbers = [math.exp(value) for value in numbers if math.isfinite(value)]
         speed = type(finding.claim.measure).__name__ == "UpdatesToGoal"
-        effect = "A: 5 of 5; {:.2f} times as fast ({:.2f} to {:.2f})" if speed else "lower by {:.2f} ({:.2f} to {:.2f})"
-        effect = effect.format(*numbers) if len(numbers) == 3 and not finding.why else "-"
+        effect = "{:.2f} times as fast ({:.2f} to {:.2f})" if speed else "lower by {:.2f} ({:.2f} to {:.2f})"
+        effect = f"A: 5 of 5; {effect.format(*numbers)}" if len(numbers) == 3 and not finding.why else "-"
         right[verdicts.cell(finding.claim)] = (f"{name} **{word}**", effect)
     claim = verdicts.cell(draws("Value"))
     assert right[claim][0] == "layer norm **ahead**"
@@ -129,7 +129,8 @@ def test_a_page_with_another_verdict_is_named(tmp_path, capsys):
         (named,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith("DIFFERENT")]
         assert named.startswith(f"{claim} | layer norm ahead | ")
 
-    for effect in ("lower by 9.99 (9.27 to 10.72)", right[claim][1].replace("lower", "higher"), "-"):
+    words = [right[claim][1].replace("lower by ", word) for word in ("higher by ", "better by ", "")]
+    for effect in ("lower by 9.99 (9.27 to 10.72)", *words, "-"):
         file.write_text(page({**right, claim: (right[claim][0], effect)}))
         assert verdicts.main(arguments) == 1
         assert capsys.readouterr().out.count("DIFFERENT") == 1

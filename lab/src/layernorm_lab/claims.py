@@ -205,16 +205,18 @@ def _open(items: Sequence[Ruling]) -> list[str]:
             needed.append("more seeds")
             hours += more
         if needed:  # nothing decides after a plan's last look
-            piloted = trial.plan and all(run.seed not in trial.pilot for run in missing)
-            command = "done; [its pairs](results/trials.md#what-goes-on)" if piloted else f"`{trial.command}`"
+            piloted = all(run.seed not in trial.pilot for run in missing)
+            command = f"`{trial.command}`"
+            if piloted:
+                command = "done; [its pairs](results/trials.md#what-goes-on)" if trial.plan else f"done: {command}"
             rows.append([command, trial.about or "-", str(len(of_trial)), " and ".join(needed), f"{hours:.1f}"])
     pilot = " and ".join(map(str, PILOT_SEEDS))
     about = (
-        f"The command makes the pilot of a trial (seeds {pilot}, all rates). Then the same with "
-        "`--seeds 10 11 12 13 14` and each norm's best rate makes the pairs; the table above names the rates once "
-        "there is a pilot. Trials by the rule of 2026-11-25 have the pilots and seeds of [their "
-        "page](results/trials.md). Hours are those of one core; of a pilot in rungs the next rung counts alone. Claims "
-        "that are undecided after a trial's last look are not here: more runs do not decide them."
+        f"The command makes the pilot of a trial (seeds {pilot}, all rates). Then the same with `--seeds 10 11 12 13 "
+        "14`, or further ones where more seeds are missing, and each norm's best rate makes the pairs; the table "
+        "above names the rates once there is a pilot. Trials by the rule of 2026-11-25 have the pilots and seeds of "
+        "[their page](results/trials.md). Hours are those of one core; of a pilot in rungs the next rung counts "
+        "alone. Claims that are undecided after a trial's last look are not here: more runs do not decide them."
     )
     head = ["pilot", "choice", "claims", "what is missing", "hours"]
     return ["## What would decide the undecided claims", _filled(about), _markdown_rows(head, rows)]

@@ -225,6 +225,16 @@ def test_a_run_that_does_not_reach_the_goal_is_a_bound_and_never_equal():
     assert "never there: layer norm 0, baseline 5 runs, so that the number is too low" in ruling.effect_text
     (both,) = decide([SPEED], trial(0.55, 0.55, [0.0, 0.0, 0.0, 0.0, 0.01]))
     assert (both.effect, both.short, both.verdict) == (0.0, (5, 5), UNDECIDED)
+    assert both.skew == 0
+    assert "never there: layer norm 5, baseline 5 runs; margin" in both.effect_text
+    (slow,) = decide([SPEED], trial(0.55, 0.1))
+    assert "never there: layer norm 5, baseline 0 runs, so that the number is too high" in slow.effect_text
+
+
+def test_an_effect_has_the_word_of_its_sign():
+    assert decide([LOSS], trial(0.3, 0.1))[0].compared == "higher by 0.20 (0.18 to 0.22)"
+    recall = Value("loss", "the recall", margin=0.05, rising=True)
+    assert recall.compared(-0.2, -0.3, -0.1) == "lower by 0.20 (0.10 to 0.30)"
 
 
 def test_higher_may_be_better():
@@ -284,7 +294,7 @@ def test_undecided_has_its_reason():
     margin = dataclasses.replace(LOSS, measure=Value("loss", "the loss", margin=0.0))
     assert reasons([LOSS], trial(0.1, 0.3)) == [""]
     assert reasons([LOSS], trial(0.2, 0.3, [10 * s for s in SPREAD])) == [
-        "the interval lies on both sides of no difference, beyond the margin of 0.05"
+        "the interval allows for no difference, and for more than the margin of 0.05"
     ]
     assert reasons([LOSS], trial(0.1, 0.3)[:-1]) == ["these runs lack 1 of 5 paired seeds"]
     assert reasons([SPEED], trial(0.55, 0.55, [0.0, 0.0, 0.0, 0.0, 0.01])) == [
@@ -450,6 +460,9 @@ def test_runs_that_never_came_to_the_goal_are_told():
     """The baseline's runs end above the goal of 0.5."""
     (said,) = reported([SPEED], trial(0.1, 0.55)).figures[0].says
     assert said.endswith(" Never came there: 5 of 5 runs of the baseline. The number is too low.")
+    (said,) = reported([SPEED], trial(0.55, 0.1)).figures[0].says
+    assert "whether the baseline is ahead of layer norm. Updates to a loss of 0.5: 22 against 30, " in said
+    assert said.endswith(" Never came there: 5 of 5 runs of layer norm. The number is too low.")
 
 
 def test_a_verdict_over_all_rates_stands_above_the_figure_of_the_rates():

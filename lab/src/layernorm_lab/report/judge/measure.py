@@ -117,7 +117,7 @@ class UpdatesToGoal(_Updates):
     """The logarithm of the updates until a metric first reaches a goal, on the line between two evaluations.
 
     A run that does not reach the goal counts with its last update, and one that is there at its first evaluation with
-    that one. This makes the difference smaller than it is, so that two arms are not called equal if it happens.
+    that one. Then the number may be too high or too low (`Ruling.skew`), and two arms are not called equal.
 
     Attributes:
         goal: a value of the metric. None: it is computed, or not fixed yet.

@@ -103,7 +103,7 @@ def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[UpdatesToGoal
     if plan is None or not isinstance(measure, UpdatesToGoal) or not measure.by_formula:
         return ()
     places, name = by_place(claim, arm, runs)[0], arm.prefix + measure.metric
-    seeds = plan.seeds[: plan.looks[0]] if plan.rungs[-1].options else claim.trial.pilot
+    seeds = plan.seeds[: plan.looks[0]] if claim.trial.shorter_pilot else claim.trial.pilot
     if any((rate, seed) not in places for seed in seeds):
         return ()
     some = [places[rate, seed] for seed in seeds]

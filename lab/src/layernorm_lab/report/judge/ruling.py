@@ -153,7 +153,7 @@ class Ruling:
         if -measure.margin < low and high < measure.margin:
             return "some of the numbers are bounds, so that it cannot be called equal"
         if low <= 0 <= high:
-            return f"the interval lies on both sides of no difference, beyond the margin of {measure.margin_text}"
+            return f"the interval allows for no difference, and for more than the margin of {measure.margin_text}"
         look = f", at the look after {self.used} of {plan.looks[-1]} pairs," if plan and self.used else ""
         rule = f"Holm's procedure over the {self.family} claims of this trial" if self.family > 1 else "the rule"
         if not self.level:
@@ -176,7 +176,8 @@ class Ruling:
             parts.append(f"margin {measure.margin_text}")
             if self.check is not None:
                 seeds = counted(len(self.check.seeds), "seed")
-                parts.append(f"with each seed's rates chosen by the other seeds: {self.check.compared}, {seeds}")
+                effect = ", ".join([self.check.compared, seeds, *self.check.bounds])
+                parts.append(f"with each seed's rates chosen by the other seeds: {effect}")
             elif self.claim.trial.shorter_pilot and not self.claim.over_rates:
                 parts.append("no check with rates chosen by other seeds, as the pilot's runs are shorter")
         if self.lacking:
