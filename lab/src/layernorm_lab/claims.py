@@ -6,6 +6,7 @@ summaries of runs (`report.summary`). Nothing here decides anything.
 
 from __future__ import annotations
 
+import functools
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -106,6 +107,7 @@ def claims_page(results: Path) -> str:
     by_experiment = _ruled(runs)
     main, ours, choices, begun = _sections(by_experiment)
     statements, verdicts = _statements(results)
+    table = functools.partial(_claims_table, results, runs)
     parts = [
         "# The paper's claims, decided by our own runs",
         _filled(
@@ -115,7 +117,7 @@ def claims_page(results: Path) -> str:
             "`layernorm claims` writes this page from the summaries in [results](results/README.md)."
         ),
         "## The paper's claims about experiments",
-        _claims_table(results, main, runs),
+        table(main),
         "## Claims of ours",
         _filled(
             "Does layer norm do better over the whole grid of learning rates, as for a user who tries only one? The "
@@ -123,11 +125,11 @@ def claims_page(results: Path) -> str:
             "the rates at its two ends count half. No rate is chosen, so all seeds count. But the grid is a choice: "
             "DRAW's and MNIST's were widened after pilots, whose seeds count here."
         ),
-        _claims_table(results, ours, runs),
+        table(ours),
         "## What hangs on a choice of ours",
         "The same claims with another choice where the paper and the original code leave it open, or against them.",
-        _claims_table(results, choices, runs),
-        *_begun(results, begun, runs),
+        table(choices),
+        *(_begun(table(begun)) if _all(begun) else []),
         *_open(_all(by_experiment)),
         "## How a claim is decided",
         *_rule(),
@@ -151,7 +153,7 @@ def _all(by_experiment: Mapping[str, Sequence[Ruling]]) -> list[Ruling]:
 
 
 def _claims_table(
-    results: Path, by_experiment: Mapping[str, Sequence[Ruling]], runs: Mapping[str, Sequence[Run]]
+    results: Path, runs: Mapping[str, Sequence[Run]], by_experiment: Mapping[str, Sequence[Ruling]]
 ) -> str:
     rows = []
     for name, items in by_experiment.items():
@@ -174,17 +176,13 @@ def _verdict_cell(ruling: Ruling) -> str:
     return f"**{verdict}**" if verdict in (UNDECIDED, "equal") else f"{ruling.claim.ahead.name} **{verdict}**"
 
 
-def _begun(
-    results: Path, by_experiment: Mapping[str, Sequence[Ruling]], runs: Mapping[str, Sequence[Run]]
-) -> list[str]:
-    """Writes the section of the trials that have not come to their end, if there are any."""
-    if not _all(by_experiment):
-        return []
+def _begun(table: str) -> list[str]:
+    """Writes the section of the trials that have not come to their end."""
     about = (
         "Written down before their runs, with the rule of 2026-11-25 ([both](results/trials.md)). Claims of these "
         "trials that are decided already stand above and are counted; those here are not."
     )
-    return ["## Trials that are planned, or have begun", about, _claims_table(results, by_experiment, runs)]
+    return ["## Trials that are planned, or have begun", about, table]
 
 
 def _open(items: Sequence[Ruling]) -> list[str]:

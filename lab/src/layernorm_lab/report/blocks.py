@@ -35,7 +35,7 @@ class Metric:
         chosen: the metric, on validation data, by which a learning rate is chosen; empty: this one.
         rising: whether higher values are better.
         percent: whether its axis is in percent.
-        log, log_x: whether the axes of its curves are logarithmic. Then means are geometric, too.
+        log, log_x: whether the axes of its curves are logarithmic. With `log` means are geometric.
         sparse: whether only some evaluations have it.
         levels: values to compare curves with, by their labels. Those of norms that were not run are left out.
     """
