@@ -29,7 +29,7 @@ derivative = functools.partial(comparing.derivative, h=STENCIL_H)
 
 sites = [
     dict(zip(("gates", "span", "bias_inside", "gate_bias"), values, strict=True))
-    for values in itertools.product(("split", "sum"), ("joint", "per_gate"), (False, True), (False, True))
+    for values in itertools.product(("split", "hidden", "sum"), ("joint", "per_gate"), (False, True), (False, True))
 ]
 over_all = [site | {"span": "all"} for site in sites if site["span"] == "joint"]
 one_bias = [

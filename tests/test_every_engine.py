@@ -54,7 +54,7 @@ def test_the_native_engine_tells_what_it_saves_as_it_saves_it():
     pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
     native = ln.backends.engine("native")
     for network in ("RNN", "LSTM", "GRU"):
-        for gates, span in (("split", "joint"), ("sum", "joint"), ("sum", "all"), (None, "joint")):
+        for gates, span in (("split", "joint"), ("hidden", "joint"), ("sum", "joint"), ("sum", "all"), (None, "joint")):
             r = Recurrence(network, Formula(gates, span, cell="output" if network == "LSTM" else None))
             state = [torch.randn(2, 17)] * len(r.state_names)
             params = [torch.randn(*shape) for shape in r.parameter_shapes(3, 17).values()]

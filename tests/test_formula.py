@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 import layernorm as ln
-from layernorm.formula import PLAIN, PRESETS, Place, Recurrence, resolve
+from layernorm.formula import CHOICES, PLAIN, PRESETS, Place, Recurrence, resolve
 from support.formula_space import every_formula
 
 
@@ -64,7 +64,7 @@ def test_biases_inside_and_own():
 
 
 def test_encoding_is_its_own_inverse():
-    fields = itertools.product(("split", "sum", None), ("joint", "per_gate"), ("output", "carry", None), (True, False))
+    fields = itertools.product(CHOICES["gates"], ("joint", "per_gate"), ("output", "carry", None), (True, False))
     for gates, span, cell, inside in fields:
         formula = ln.Formula(gates, span, cell, inside, eps=1e-3, eps_on="deviation", forget_bias=1.0)
         recurrence = Recurrence("LSTM", formula, "rms", bias=False, projected=True, gate_clip=10.0)
@@ -89,7 +89,11 @@ def test_eps_overrides_the_presets():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: ln.Formula(gates="both"), ValueError, r"gates must be one of \['split', 'sum', None\], got 'both'"),
+        (
+            lambda: ln.Formula(gates="both"),
+            ValueError,
+            r"gates must be one of \['split', 'hidden', 'sum', None\], got 'both'",
+        ),
         (lambda: ln.Formula(biases="hidden"), ValueError, r"biases must be one of \['both', 'input'\], got 'hidden'"),
         (lambda: ln.Formula(bias_again=True), ValueError, "bias_again=True needs bias_inside=True"),
         (lambda: ln.Formula(bias_inside="no"), ValueError, r"bias_inside must be one of \[False, True\], got 'no'"),
@@ -138,7 +142,8 @@ def test_which_gates_are_normalised_together(network, span, spans):
 
 def test_what_a_grus_reset_gate_multiplies():
     for gates, span, expected in (
-        ("split", "joint", "hidden"), ("split", "all", "hidden"), (None, "joint", "hidden"),
+        ("split", "joint", "hidden"), ("split", "all", "hidden"), ("hidden", "all", "hidden"),
+        (None, "joint", "hidden"),
         ("sum", "joint", "product"), ("sum", "per_gate", "product"), ("sum", "all", "sum"),
     ):  # fmt: skip
         assert Recurrence("GRU", ln.Formula(gates, span, cell=None)).reset_multiplies == expected
@@ -150,7 +155,7 @@ def test_every_parameter_that_is_no_weight_is_in_some_vector(network):
     for recurrence, _ in every_formula(network, [(1, 1, 3, 4, 2)]):
         named = [name for terms in recurrence.vectors for name in terms]
         assert set(named) == {name for name in recurrence.parameter_names if not name.startswith("weight")}
-        again = recurrence.formula.bias_again and recurrence.formula.gates is not None and recurrence.bias
+        again = recurrence.formula.bias_again and recurrence.formula.gates in ("split", "sum") and recurrence.bias
         assert len(named) - len(set(named)) == (1 if again else 0), "only what is added again stands in two places"
 
 

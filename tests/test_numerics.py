@@ -308,6 +308,7 @@ CONSTANT_FORMULAS = [
         ("RNN", "split", None, "joint"),
         ("LSTM", "split", "output", "joint"),
         ("LSTM", "sum", "carry", "per_gate"),
+        ("LSTM", "hidden", None, "joint"),
         ("GRU", "split", None, "joint"),
         ("GRU", "sum", None, "per_gate"),
     ]

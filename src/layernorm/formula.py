@@ -24,7 +24,7 @@ CACHED = 1024
 """How many kinds of call a cache remembers, the last ones. A search over eps or clips makes new ones without end."""
 
 CHOICES = {
-    "gates": ("split", "sum", None),
+    "gates": ("split", "hidden", "sum", None),
     "span": ("joint", "per_gate", "all"),
     "cell": ("output", "carry", None),
     "eps_on": ("variance", "deviation"),
@@ -43,8 +43,9 @@ class Formula:
 
     Args:
         gates: how the summed inputs of the gates are normalised. ``"split"``: ``N(W x) * gain_ih + N(U h) * gain_hh``.
-            ``"sum"``: ``N(W x + U h) * gain``; in a GRU the candidate is then ``tanh(N(W_n x + r * U_n h))``. ``None``:
-            they are not normalised, and have torch's biases.
+            ``"hidden"``: ``W x + N(U h) * gain_hh``, so that the size of the input is kept. ``"sum"``:
+            ``N(W x + U h) * gain``; in a GRU the candidate is then ``tanh(N(W_n x + r * U_n h))``. ``None``: they are
+            not normalised, and have torch's biases.
         span: what one normalisation runs over. ``"joint"``: the units of all gates together, but in a GRU r and z
             together and n by itself. ``"per_gate"``: each gate's H units. ``"all"``: in a GRU r, z and n together, in
             other networks the same as ``"joint"``. In a GRU with ``gates="sum"`` and ``span="all"`` the candidate is
@@ -61,7 +62,8 @@ class Formula:
         forget_bias: a constant that is added at every step to the summed input of the gate that keeps the old state:
             an LSTM's f, a GRU's z.
         biases: ``"both"``: there are ``bias_ih`` and ``bias_hh``. ``"input"``: there is only ``bias_ih``.
-        bias_again: with ``bias_inside``, whether ``bias_ih`` is added once more after the normalisations.
+        bias_again: with ``bias_inside``, whether ``bias_ih`` is added once more after the normalisation of ``W x`` or
+            of the sum.
 
     Raises:
         ValueError: a field has a value that is not listed above, ``eps`` is negative, ``eps`` or ``forget_bias`` is not
@@ -71,7 +73,7 @@ class Formula:
     Source: the formulas of `PRESETS`, most of them published by the paper or library that is named there.
     """
 
-    gates: Literal["split", "sum"] | None = "split"
+    gates: Literal["split", "hidden", "sum"] | None = "split"
     span: Literal["joint", "per_gate", "all"] = "joint"
     cell: Literal["output", "carry"] | None = "output"
     bias_inside: bool = False
@@ -326,8 +328,10 @@ class Recurrence:
             return Places(Place(), Place(), Place("gain", None, _names(x, h)), cell)
         if inside:
             input = Place("gain_ih", x, _names("norm_bias_ih" if norm_biases else None, again))
-            return Places(input, Place("gain_hh", h, _names("norm_bias_hh" if norm_biases else None)), Place(), cell)
-        return Places(Place("gain_ih", None, _names(x)), Place("gain_hh", None, _names(h)), Place(), cell)
+            hidden = Place("gain_hh", h, _names("norm_bias_hh" if norm_biases else None))
+        else:
+            input, hidden = Place("gain_ih", None, _names(x)), Place("gain_hh", None, _names(h))
+        return Places(input if f.gates == "split" else Place(None, None, _names(x)), hidden, Place(), cell)
 
     @property
     def vectors(self) -> VectorTerms:

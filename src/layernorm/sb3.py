@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from .convert import convert
 from .formula import Formula
 from .nn import Norm
-from .nn._normalised import GainInit
+from .nn._gains import GainInit
 from .nn._population import norm_name
 
 

@@ -156,10 +156,10 @@ def test_what_is_frozen_stays_frozen(norm):
     assert not any("weight_ih_l0" in name for name in trained)
 
 
-@pytest.mark.parametrize("gain_init", ["1", float("nan"), True])
-def test_gain_init_is_a_number(gain_init):
+@pytest.mark.parametrize("gain_init", ["1", float("nan"), True, {"gain_hh": "steady"}, {"gain_hh": None}])
+def test_gain_init_is_a_number_a_start_or_a_mapping(gain_init):
     for norm in ("layer", "batch", "weight"):
-        with pytest.raises(ValueError, match="gain_init should be a finite number, 'match' or None, got"):
+        with pytest.raises(ValueError, match="gain_init should be a finite number, 'match', 'steady', None or"):
             ln.LSTM(3, 4, norm=norm, gain_init=gain_init)
 
 

@@ -40,6 +40,7 @@ FORMULAS += [
     ("GRU", Formula("sum", "per_gate", cell=None, eps=0.1)),
     ("GRU", Formula("split", "all", cell=None, bias_inside=True)),
     ("RNN", Formula("split", cell=None, biases="input")),
+    ("LSTM", Formula("hidden", cell=None)),
 ]
 
 

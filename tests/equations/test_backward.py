@@ -11,13 +11,13 @@ from layernorm.equations import batch_norm, sites
 from layernorm.equations.arguments import NormArguments, RecurrentArguments
 from layernorm.equations.norms import normalize_equations
 from layernorm.equations.recurrent import recurrent_equations
-from layernorm.formula import PLAIN, PRESETS, Formula, Recurrence
+from layernorm.formula import CHOICES, PLAIN, PRESETS, Formula, Recurrence
 from support.formula_space import with_changes
 
 FORMULAS = [
     Formula(gates, span, cell, inside, gate_bias, cell_bias, eps_on=eps_on)
     for gates, span, cell, inside, gate_bias, cell_bias, eps_on in itertools.product(
-        ("split", "sum", None), ("joint", "per_gate"), ("output", "carry", None), (False, True), (True, False),
+        CHOICES["gates"], ("joint", "per_gate"), ("output", "carry", None), (False, True), (True, False),
         (True, False), ("variance", "deviation"),
     )
     if (gates is not None or (span == "joint" and not inside and gate_bias))

@@ -27,11 +27,13 @@ FORMULAS = [
     ("RNN", ln.Formula(gates="split", cell=None)),
     ("RNN", ln.Formula(gates="split", cell=None, bias_inside=True)),
     ("LSTM", ln.Formula()),
+    ("LSTM", ln.Formula(gates="hidden", cell=None)),
     ("LSTM", ln.Formula(gates="sum", cell="carry")),
     ("LSTM", ln.Formula(gates="split", span="per_gate", cell=None)),
     ("LSTM", ln.Formula(gates="sum", bias_inside=True)),
     ("LSTM", ln.Formula(gates=None, cell="output")),
     ("GRU", ln.Formula(gates="split", cell=None)),
+    ("GRU", ln.Formula(gates="hidden", cell=None)),
     ("GRU", ln.Formula(gates="sum", cell=None)),
     ("GRU", ln.Formula(gates="sum", span="per_gate", cell=None)),
     ("GRU", ln.Formula(gates="sum", cell=None, bias_inside=True)),
@@ -68,7 +70,7 @@ def spans(network, f):
 def sites(network, f):
     found = []
     for span in spans(network, f) if f.gates else []:
-        sums = [{"ih"}, {"hh"}] if f.gates == "split" else [{"ih", "hh"}]
+        sums = {"split": [{"ih"}, {"hh"}], "hidden": [{"hh"}], "sum": [{"ih", "hh"}]}[f.gates]
         if network == "GRU" and f.gates == "sum" and f.span != "all" and min(span) == 2 * H:
             sums = [{"ih", "r hh"}]
         for terms in sums:

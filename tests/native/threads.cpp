@@ -42,7 +42,7 @@ template <class Type> static double recurrent(int64_t T, int64_t B, Kind kind = 
     std::vector<uint8_t> reset(T * B);
     for (int64_t b = 0; b < B; ++b) lengths[b] = T - b % 3;
     for (int64_t q = 0; q < T * B; ++q) reset[q] = q % 5 == 0;
-    n.T = T, n.B = B, n.I = I, n.H = n.P = H, n.gates = G, n.together = G, n.split = 1, n.norm = 1, n.cell = 1, n.eps = 1e-5;
+    n.T = T, n.B = B, n.I = I, n.H = n.P = H, n.gates = G, n.together = G, n.split = 1, n.norm = NORMS_X | NORMS_H, n.cell = 1, n.eps = 1e-5;
     const int64_t Z = row_of_summed_inputs(n), Hp = round_up(H, PAD);
     const auto drawn = numbers<Type>;
     std::vector<Type> x = drawn(T * B * I), h0 = drawn(B * H), c0 = drawn(B * H), w_ih = drawn(G * H * I),

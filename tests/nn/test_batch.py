@@ -32,6 +32,8 @@ CASES = [
     ("RNN", "paper", {}),
     ("RNN", "paper", {"nonlinearity": "relu"}),
     ("RNN", ln.Formula(gates="split"), {}),
+    ("LSTM", ln.Formula(gates="hidden", cell=None), {}),
+    ("GRU", ln.Formula(gates="hidden"), {}),
     ("LSTM", "paper", {}),
     ("LSTM", "paper", {"proj_size": 2}),
     ("LSTM", "paper", {"bias": False}),

@@ -8,7 +8,10 @@ import torch
 from layernorm.equations.arguments import StateChanges
 from layernorm.formula import Formula, Recurrence
 
-FIELDS = [("split", "sum", None), ("joint", "per_gate", "all"), ("output", "carry", None), (False, True), (True, False)]
+FIELDS = [
+    ("split", "sum", None, "hidden"), ("joint", "per_gate", "all"), ("output", "carry", None), (False, True),
+    (True, False),
+]  # fmt: skip
 SPACE = list(itertools.product(*FIELDS, ("variance", "deviation"), ("layer", "rms")))
 
 

@@ -194,7 +194,7 @@ def parameter_shapes(network: str, f: Any, I: int, H: int, P: int = 0, bias: boo
     shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, I), "weight_hh": (rows, P or H)}
     if P:
         shapes["weight_hr"] = (P, H)
-    sites = {"split": ["_ih", "_hh"], "sum": [""], None: []}[f.gates]
+    sites = {"split": ["_ih", "_hh"], "hidden": ["_hh"], "sum": [""], None: []}[f.gates]
     for site in sites:
         shapes["gain" + site] = (rows,)
         if bias and f.gate_bias and f.bias_inside:
@@ -233,11 +233,20 @@ def summed_inputs(x: Array, h: Array, p: Parameters, f: Any, norm: str, pieces: 
     if f.gates == "sum":
         inside, after = site_biases(p, f, "", rows)
         return normalised(wx + uh + inside, p["gain"], after, pieces, f, norm)
-    a = np.zeros(rows)
+    return sum(sides(wx, uh, p, f, norm, np.split(np.arange(rows), pieces)))
+
+
+def sides(wx: Array, uh: Array, p: Parameters, f: Any, norm: str, spans: list[Array]) -> list[Array]:
+    """W x and U h as they are added up: with a gain each span of units is normalised, without one there is a bias."""
+    found = []
     for site, z in (("_ih", wx), ("_hh", uh)):
-        inside, after = site_biases(p, f, site, rows)
-        a = a + normalised(z + inside, p["gain" + site], after, pieces, f, norm)
-    return a
+        if "gain" + site in p:
+            inside, after = site_biases(p, f, site, len(z))
+            z, gain = z + inside, p["gain" + site]
+            found.append(np.concatenate([normalised(z[s], gain[s], after[s], 1, f, norm) for s in spans]))
+        else:
+            found.append(z + p.get("bias" + site, 0.0))
+    return found
 
 
 def rnn_step(x: Array, h: Array, p: Parameters, f: Any, norm: str, nonlinearity: str) -> tuple[Array]:
@@ -264,11 +273,13 @@ def gru_step(x: Array, h: Array, p: Parameters, f: Any, norm: str) -> tuple[Arra
     pieces = 1 if f.span == "joint" else 2
     none = np.zeros(3 * H)
     b_ih, b_hh = p.get("bias_ih", none), p.get("bias_hh", none)
-    if f.gates is not None and f.span == "all":
-        return gru_step_over_all(wx, uh, h, p, f, norm)
     if f.gates is None:
         r, z = np.split((wx + b_ih + uh + b_hh)[rz], 2)
         candidate = tanh(wx[n] + b_ih[n] + sigmoid(r) * (uh[n] + b_hh[n]))
+    elif f.gates == "sum" and f.span == "all":  # r multiplies the normalised candidate
+        inside, after = site_biases(p, f, "", len(wx))
+        r, z, a = np.split(normalised(wx + uh + inside, p["gain"], after, 1, f, norm), 3)
+        candidate = tanh(sigmoid(r) * a)
     elif f.gates == "sum":
         gain = p["gain"]
         after = site_biases(p, f, "", 3 * H)[1]
@@ -277,35 +288,11 @@ def gru_step(x: Array, h: Array, p: Parameters, f: Any, norm: str) -> tuple[Arra
         r, z = np.split(normalised((wx + uh)[rz], gain[rz], after[rz], pieces, f, norm), 2)
         candidate = tanh(normalised(wx[n] + sigmoid(r) * uh[n], gain[n], after[n], 1, f, norm))
     else:
-        a = {}
-        for site, v in (("_ih", wx), ("_hh", uh)):
-            inside, after = site_biases(p, f, site, 3 * H)
-            v, gain = v + inside, p["gain" + site]
-            a[site] = np.concatenate(
-                [
-                    normalised(v[rz], gain[rz], after[rz], pieces, f, norm),
-                    normalised(v[n], gain[n], after[n], 1, f, norm),
-                ]
-            )
-        r, z = np.split((a["_ih"] + a["_hh"])[rz], 2)
-        candidate = tanh(a["_ih"][n] + sigmoid(r) * a["_hh"][n])
-    z = sigmoid(z + f.forget_bias)
-    return ((1 - z) * candidate + z * h,)
-
-
-def gru_step_over_all(wx: Array, uh: Array, h: Array, p: Parameters, f: Any, norm: str) -> tuple[Array]:
-    """A GRU whose normalisations run over all 3H units; in a sum r multiplies the normalised candidate."""
-    if f.gates == "sum":
-        inside, after = site_biases(p, f, "", len(wx))
-        r, z, n = np.split(normalised(wx + uh + inside, p["gain"], after, 1, f, norm), 3)
-        candidate = tanh(sigmoid(r) * n)
-    else:
-        inside, after = site_biases(p, f, "_ih", len(wx))
-        r_x, z_x, n_x = np.split(normalised(wx + inside, p["gain_ih"], after, 1, f, norm), 3)
-        inside, after = site_biases(p, f, "_hh", len(wx))
-        r_h, z_h, n_h = np.split(normalised(uh + inside, p["gain_hh"], after, 1, f, norm), 3)
-        r, z = r_x + r_h, z_x + z_h
-        candidate = tanh(n_x + sigmoid(r) * n_h)
+        units = np.arange(3 * H)
+        spans = [units] if f.span == "all" else [*np.split(units[rz], pieces), units[n]]
+        x_side, h_side = sides(wx, uh, p, f, norm, spans)
+        r, z = np.split((x_side + h_side)[rz], 2)
+        candidate = tanh(x_side[n] + sigmoid(r) * h_side[n])
     z = sigmoid(z + f.forget_bias)
     return ((1 - z) * candidate + z * h,)
 

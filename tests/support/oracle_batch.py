@@ -86,6 +86,9 @@ def summed_inputs(wx: Rows, uh: Rows, p: Parameters, f: Any, bn: Normaliser) -> 
 def split_inputs(wx: Rows, uh: Rows, p: Parameters, f: Any, bn: Normaliser) -> list[Rows]:
     sides = []
     for site, z in (("_ih", wx), ("_hh", uh)):
+        if "gain" + site not in p:
+            sides.append([row + p.get("bias" + site, 0.0) for row in z])
+            continue
         inside, after = site_biases(p, f, site, len(p["weight_ih"]))
         sides.append([y + after for y in bn(site, [row + inside for row in z])])
     return sides
@@ -116,7 +119,7 @@ def gru_step(x: Rows, state: Sequence[Rows], p: Parameters, f: Any, bn: Normalis
     (h,) = state
     H = len(h[0])
     wx, uh = [p["weight_ih"] @ v for v in x], [p["weight_hh"] @ v for v in h]
-    if f.gates == "split":
+    if f.gates in ("split", "hidden"):
         sides = list(zip(*split_inputs(wx, uh, p, f, bn), strict=True))
         r, z = ([sigmoid((a + b)[gate * H : gate * H + H]) for a, b in sides] for gate in (0, 1))
         n = [np.tanh(a[2 * H :] + r_b * b[2 * H :]) for (a, b), r_b in zip(sides, r, strict=True)]

@@ -19,8 +19,8 @@ def vectors(network: str, x: Array, state: tuple[Array, ...], p: Parameters, f: 
     r = oracle.sigmoid(wx + b_ih + uh + b_hh)[: len(wx) // 3]
     if f.bias_inside:
         wx, uh = wx + b_ih, uh + b_hh
-    if f.gates == "split":
-        return {"gain_ih": wx, "gain_hh": uh}
+    if f.gates in ("split", "hidden"):
+        return {"gain_ih": wx, "gain_hh": uh} if f.gates == "split" else {"gain_hh": uh}
     if network == "GRU" and f.span != "all":
         uh = np.concatenate([uh[: 2 * len(r)], r * uh[2 * len(r) :]])
     return {"gain": wx + uh} if f.gates else {}

@@ -29,7 +29,7 @@ def _formula(chance, kind):
     """A published formula's name, or any formula."""
     if _yes(chance):
         return chance.choice([name for name, found in PRESETS.items() if kind in found])
-    gates = chance.choice([*CHOICES["gates"]] if kind == "LSTM" else ["split", "sum"])
+    gates = chance.choice([*CHOICES["gates"]] if kind == "LSTM" else ["split", "hidden", "sum"])
     cells = ["output", "carry"] if gates is None else CHOICES["cell"]
     inside = _yes(chance)
     return Formula(

@@ -12,9 +12,10 @@ from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
 from ..formula import Formula
 from ..functional import describe
+from ..nn._gains import GainInit, check_gain_init
 from ..nn._gru import GRU, GRUCell
 from ..nn._lstm import LSTM, LSTMCell
-from ..nn._normalised import GainInit, Normalised, check_module
+from ..nn._normalised import Normalised, check_module
 from ..nn._population import Norm, norm_name
 from ..nn._rnn import RNN, RNNCell
 from ._match import match_networks, named_networks
@@ -94,8 +95,8 @@ def convert(
         forget_bias: as in `LSTM`; it is written into the biases of the gate that keeps the old state. ``None``: all
             biases are kept.
         match: the inputs that the module is called with, a tuple. After the swap the gains of the new modules are set
-            as `layernorm.match` sets them. For keywords, or to see the gains, call that instead. ``None``: the gains
-            are ``gain_init``.
+            as `layernorm.match` sets them; if ``gain_init`` is a mapping, those that are ``"match"`` in it. For
+            keywords, or to see the gains, call that instead. ``None``: the gains are ``gain_init``.
 
     Returns:
         The module, or the new one that takes its place.
@@ -117,6 +118,12 @@ def convert(
     check_module("convert", module)
     if match is not None and type(match) not in (tuple, list):  # a packed sequence is a subclass of tuple
         raise TypeError(f"convert: expected match to be a tuple of the inputs, got {type(match).__name__}")
+    check_gain_init(gain_init)
+    if match is not None and not (gain_init in (None, "match") or isinstance(gain_init, Mapping)):
+        raise ValueError(
+            f"convert: match measures the gains that gain_init={gain_init!r} sets; expected gain_init to be None, "
+            "'match' or a mapping with 'match' for the gains to be measured"
+        )
     keywords: dict[str, Any] = {"norm": norm, "formula": formula, "eps": eps, "gain_init": gain_init}
     more: dict[str, tuple[Any, Any]] = {  # and what the constructors have by themselves
         "forget_bias": (forget_bias, None),
@@ -149,7 +156,7 @@ def convert(
     if match is not None:
         try:
             new = {name: part for name, part in named_networks(converted).items() if part in replacements.values()}
-            match_networks(converted, new, match, {})
+            match_networks(converted, new, match, {}, "match" if gain_init is None else gain_init)
         except BaseException:
             for parent, name, child in children:
                 parent._modules[name] = child

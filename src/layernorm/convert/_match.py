@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
+from ..nn._gains import GainInit, check_gain_init, gains_of
 from ..nn._normalised import Normalised, check_module
 from ._divisors import Divisors, sum_divisors
 from ._watched import LayerCall, layer_name, put_back, watch_calls
@@ -45,7 +46,7 @@ def _range(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def match(module: torch.nn.Module, /, *inputs: Any, **keywords: Any) -> Matches:
+def match(module: torch.nn.Module, /, *inputs: Any, gain_init: GainInit = "match", **keywords: Any) -> Matches:
     r"""Sets the gains of layernorm's recurrent networks so that they start as plain ones would.
 
     A norm replaces the size of a vector by its gain, which starts at 1. In a network as torch draws it the summed
@@ -74,15 +75,19 @@ def match(module: torch.nn.Module, /, *inputs: Any, **keywords: Any) -> Matches:
         module: any network. Layernorm's recurrent networks and cells inside it are matched, also where they run by
             ``stepper()``. It runs in the mode that it is in, training or evaluation.
         inputs, keywords: what to call it with. A batch as in training is best.
+        gain_init: which gains are set, and to what, as in `LSTM`. A mapping sets the gains that it names, each to a
+            number or to ``"match"``, the size that its vectors have; all other gains stay as they are. ``"match"``: all
+            gains are matched.
 
     Returns:
-        `Matches`, a list with a `MatchedLayer` for each layer and direction: its name and gains. It prints as a line
-        for each.
+        `Matches`, a list with a `MatchedLayer` for each layer and direction: its name and the gains that were set. It
+        prints as a line for each.
 
     Raises:
         TypeError: ``module`` is no module, or has no ``forward``.
-        ValueError: there is no network with gains; the call did not run one of them; or what a norm would divide by is
-            not finite, or its vectors never had a deviation. Nothing has been changed then.
+        ValueError: there is no network with gains; ``gain_init`` names a gain that a network does not have; the call
+            did not run one of them; or what a norm would divide by is not finite, or its vectors never had a deviation.
+            Nothing has been changed then.
 
     Limits: the sizes match in the mean over steps and rows. What a norm removes besides, such as the mean over the
     units, stays removed, so that a trained network computes another function than before. The biases of the norms
@@ -93,11 +98,13 @@ def match(module: torch.nn.Module, /, *inputs: Any, **keywords: Any) -> Matches:
 
         lstm = ln.convert(torch.nn.LSTM(28, 128))
         print(ln.match(lstm, torch.randn(50, 32, 28)))
+        print(ln.match(lstm, torch.randn(50, 32, 28), gain_init={"gain_ih": "match", "gain_hh": 0.3}))
 
     Source: this library.
     """
     check_module("match", module)
-    return match_networks(module, named_networks(module), inputs, keywords)
+    check_gain_init(gain_init)
+    return match_networks(module, named_networks(module), inputs, keywords, gain_init)
 
 
 def named_networks(module: torch.nn.Module) -> dict[str, Normalised]:
@@ -107,9 +114,13 @@ def named_networks(module: torch.nn.Module) -> dict[str, Normalised]:
 
 
 def match_networks(
-    module: torch.nn.Module, networks: Mapping[str, Normalised], inputs: Sequence[Any], keywords: Mapping[str, Any]
+    module: torch.nn.Module,
+    networks: Mapping[str, Normalised],
+    inputs: Sequence[Any],
+    keywords: Mapping[str, Any],
+    gain_init: GainInit = "match",
 ) -> Matches:
-    """Matches some of the networks in a module."""
+    """Sets the gains of some of the networks in a module."""
     if getattr(module.forward, "__func__", None) is torch.nn.Module.forward:
         raise TypeError(
             f"match: expected a module with a forward to call with the inputs, and {own_class(module).__name__} has "
@@ -121,19 +132,26 @@ def match_networks(
             f"match: {own_class(module).__name__} has no recurrent network of layernorm's with gains; without a norm "
             "and under weight norm there are none, and the network computes the plain equations"
         )
+    starts = {network: gains_of(gain_init, network.recurrence, network.norm) for network in networks.values()}
     sums = plain_divisors(module, networks.values(), inputs, keywords)
     matched, gains = Matches(), []
     for name, network in networks.items():
         for suffix in network._suffixes:
             layer = layer_name(name, network, suffix)
-            means = _means_of(layer or "the module", sums.get(LayerOf(network, suffix), {}))
+            asked = starts[network]
+            divisors = sums.get(LayerOf(network, suffix), {})
+            means = _means_of(layer or "the module", divisors, [g for g, start in asked.items() if start == "match"])
             numbers: dict[str, tuple[float, ...]] = {}
             for (gain, *units), mean in means.items():
                 gains.append((network.get_parameter(gain + suffix).detach()[slice(*units)], mean))
                 numbers[gain] = (*numbers.get(gain, ()), *mean.tolist())
+            for gain, start in asked.items():
+                if start != "match":
+                    gains.append((network.get_parameter(gain + suffix).detach(), torch.tensor(start)))
+                    numbers[gain] = (float(start),)
             matched.append(MatchedLayer(layer, numbers))
-    for parameter, mean in gains:
-        parameter.copy_(mean)
+    for parameter, value in gains:
+        parameter.copy_(value)
     return matched
 
 
@@ -166,11 +184,11 @@ def plain_divisors(
     return dict(sums)
 
 
-def _means_of(layer: str, divisors: Divisors) -> dict[tuple[str, int, int], Tensor]:
-    """Computes what each normalisation of a layer divides by in the mean, and refuses what is no size of a vector."""
+def _means_of(layer: str, divisors: Divisors, gains: Collection[str]) -> dict[tuple[str, int, int], Tensor]:
+    """Computes what the normalisations of some gains divide by in the mean, and refuses what is no size of a vector."""
     if not divisors:
         raise ValueError(f"match: the call did not run {layer}; no gain has been set")
-    means = {place: total / number for place, (total, number) in divisors.items()}
+    means = {place: total / number for place, (total, number) in divisors.items() if place[0] in gains}
     for place, mean in means.items():
         if not divisors[place][1].all():
             raise ValueError(

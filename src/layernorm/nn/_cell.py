@@ -10,7 +10,8 @@ from torch.fx import Proxy
 
 from ..formula import Formula
 from ..functional import check_dense, recurrent
-from ._normalised import GainInit, Normalised, check_flags, check_sizes
+from ._gains import GainInit
+from ._normalised import Normalised, check_flags, check_sizes
 from ._population import norm_name
 from ._prepared import PreparedLayers
 from ._tracing import fx_call_module

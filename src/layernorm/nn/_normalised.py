@@ -6,23 +6,19 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..formula import PLAIN, Formula, Network, Recurrence
 from ..functional import apply_zoneout, as_cuts, check_dense, describe
+from ._gains import GainInit, check_gain_init, gains_of
 from ._moments import matched_gains
 from ._tracing import not_scriptable
 
 State = tuple[Tensor, ...]
 Shapes = dict[str, tuple[int, ...]]
-GainInit = float | Literal["match"] | None
-"""The argument ``gain_init`` of a network."""
-
-_GAIN_INIT: Mapping[str | None, float | None] = {"batch": 0.1, "weight": None}
-"""The initial gain where it is not 1. Batch norm: Cooijmans et al., section 5. Weight norm: None, the weight's norm."""
 
 
 class Normalised(torch.nn.Module):
@@ -43,10 +39,9 @@ class Normalised(torch.nn.Module):
     ) -> None:
         self._set_equations(describe(self.network, norm, formula, eps, **equations), norm)
         self._state_names, self.formula = self.recurrence.state_names, formula
-        is_number = isinstance(gain_init, int | float) and not isinstance(gain_init, bool) and math.isfinite(gain_init)
-        if gain_init not in (None, "match") and not is_number:
-            raise ValueError(f"gain_init should be a finite number, 'match' or None, got {gain_init!r}")
-        self.gain_init = _GAIN_INIT.get(norm, 1.0) if gain_init is None else gain_init
+        check_gain_init(gain_init)
+        self.gain_init = dict(gain_init) if isinstance(gain_init, Mapping) else gain_init
+        self._initial_gains = gains_of(None, self.recurrence, norm) | gains_of(gain_init, self.recurrence, norm)
         self.eps = self.recurrence.formula.eps
         self.forget_bias = forget_bias
         self._check_forget_bias()
@@ -196,10 +191,7 @@ class Normalised(torch.nn.Module):
                 torch.nn.init.uniform_(parameter, -bound, bound)
             elif "bias" in name:
                 torch.nn.init.zeros_(parameter)
-            elif name.startswith("gain") and self.gain_init != "match":
-                torch.nn.init.constant_(parameter, cast(float, self.gain_init))
-        if self.gain_init == "match":
-            self._match_gains()
+        self._set_gains()
         for name in self._computed:
             setattr(self, name, torch.empty_like(getattr(self, name)).uniform_(-bound, bound))
             self._set_gain(name)
@@ -217,16 +209,21 @@ class Normalised(torch.nn.Module):
         names = [] if self.forget_bias is None else self.recurrence.added_biases
         return [self.get_parameter(name + suffix).detach()[gate] for suffix in self._suffixes for name in names]
 
-    def _match_gains(self) -> None:
-        """Sets each gain to what its normalisation would divide by if the network computed the plain equations."""
-        if not self.recurrence.gain_names:
+    def _set_gains(self) -> None:
+        """Gives the gains their initial values."""
+        matched = [name for name, start in self._initial_gains.items() if start == "match"]
+        for suffix in self._suffixes:
+            for name, start in self._initial_gains.items():
+                if name not in matched:
+                    torch.nn.init.constant_(self.get_parameter(name + suffix), cast(float, start))
+        if not matched:
             return
         units, sizes = self.hidden_size, self._input_sizes
         layers = matched_gains(self.recurrence, sizes, units, self._state_sizes[0], self.forget_bias)
         directions = len(self._suffixes) // len(sizes)
         for number, suffix in enumerate(self._suffixes):
-            for name, gain in layers[number // directions].items():
-                self.get_parameter(name + suffix).copy_(torch.from_numpy(gain))
+            for name in matched:
+                self.get_parameter(name + suffix).copy_(torch.from_numpy(layers[number // directions][name]))
 
     def _normalise_weights(self) -> None:
         """Makes the weights computed ones under weight norm, once they are drawn."""
@@ -242,7 +239,7 @@ class Normalised(torch.nn.Module):
         return [] if parametrizations is None else list(cast(torch.nn.ModuleDict, parametrizations))
 
     def _set_gain(self, name: str) -> None:
-        if self.gain_init is not None and self.gain_init != "match":
+        if isinstance(self.gain_init, int | float):
             torch.nn.init.constant_(self.get_parameter(f"parametrizations.{name}.original0"), self.gain_init)
 
     def _kept_shares(self, like: Tensor, rows: Sequence[int]) -> tuple[Tensor | None, ...]:
@@ -293,7 +290,7 @@ class Normalised(torch.nn.Module):
                 text += f", eps={self.eps}"
         values_and_defaults = {
             "gate_clip": (self.recurrence.gate_clip, math.inf),
-            "gain_init": (self.gain_init, _GAIN_INIT.get(self.norm, 1.0)),
+            "gain_init": (self.gain_init, None),
             "forget_bias": (self.forget_bias, None),
             "zoneout": (self.zoneout, 0.0),
         }

@@ -25,7 +25,8 @@ from ..functional import (
     lines_of,
     recurrent,
 )
-from ._normalised import GainInit, Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
+from ._gains import GainInit
+from ._normalised import Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
 from ._population import BatchNormOverTime, Norm, Population, norm_name
 from ._prepared import PreparedLayers, in_inference_mode
 from ._tracing import fx_call_module

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..formula import Formula
 from ._cell import RecurrentCell
-from ._normalised import GainInit
+from ._gains import GainInit
 from ._population import Norm
 from ._recurrent import Recurrent
 
@@ -32,13 +32,15 @@ class RNN(Recurrent[Tensor]):
             torch's equations, without normalisation.
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
         eps: overrides the formula's ``eps``, which keeps the denominators from zero (1e-5 in ``"paper"``).
-        gain_init: the initial value of every gain. ``None``: 1; under batch norm 0.1 (Cooijmans et al.); under weight
-            norm the norm of each weight row as torch draws it. ``"match"``: the network starts as a plain one does.
-            Each gain is what its normalisation would divide by, in the mean, if nothing were normalised. This is
-            computed for inputs from N(0, 1) that are independent over features and time, without dropout and zoneout.
-            For such inputs `layernorm.match` measures the same within 5 % in the lowest layer, and within 15 % above
-            it, in the mean over draws of 64 units and more.
-            For other inputs use `layernorm.match`.
+        gain_init: the initial values of the gains. ``None``: 1; under batch norm 0.1 (Cooijmans et al.); under weight
+            norm the norm of each weight row as torch draws it. A number is for every gain. A mapping has values for
+            some gains by name; the others start as with ``None``. ``"steady"``: as in `LSTM`; the paper's RNN, which
+            has one norm of ``W_ih x + W_hh h``, is refused. ``"match"``, for all gains or in a mapping: the network
+            starts as a plain one does. Such a gain is what its normalisation would divide by, in the mean, if nothing
+            were normalised. This is computed for inputs from N(0, 1) that are independent over features and time,
+            without dropout and zoneout. For such inputs `layernorm.match` measures the same within 5 % in the lowest
+            layer, and within 15 % above it, in the mean over draws of 64 units and more. For other inputs use
+            `layernorm.match`.
         recurrent_dropout: the dropout probability, in training, of the h that ``W_hh`` reads. One mask is drawn for all
             time steps of a sequence, as in Keras (Gal, Ghahramani 2016).
         zoneout: the probability that a unit keeps its old value in a step (Krueger et al. 2016), as in Haste. In

@@ -141,7 +141,7 @@ def test_one_seed_gives_every_norm_the_same_weights_and_biases():
 
 
 def test_gains_count_where_there_are_gains():
-    assert build_synthesis(Config(norm="none", gain_init=0.3, units=8)).lstm1.gain_init == 1
+    assert build_synthesis(Config(norm="none", gain_init=0.3, units=8)).lstm1.gain_init is None
     model = build_synthesis(Config(norm="layer", gain_init=0.3, units=8))
     assert all(bool((p == 0.3).all()) for name, p in model.named_parameters() if "gain" in name)
     assert build_synthesis(Config(norm="weight", units=8)).lstm1.gain_init is None

@@ -54,6 +54,9 @@ class Norm(ctypes.Structure):
     )
 
 
+_NORMS = {None: 0, "sum": 1, "hidden": 2, "split": 3}
+"""`Recurrent::norm` of engine.h by a formula's ``gates``."""
+
 WEIGHTS = ("w_ih", "w_hh", "w_hr")
 PARAMETERS = (*WEIGHTS, "gain_x", "gain_h", "inside_x", "inside_h", "outside_x", "outside_h", "gain_c", "bias_c")
 """The fields of a layer's parameters, in the order of `term_indices`."""
@@ -90,7 +93,7 @@ def recurrent_call(
     first, last = r.spans[0]
     inside_x, inside_h = r.vectors[2:4]  # of which parameters they are the sums
     return Recurrent(
-        gates=GATES[r.network], split=f.gates == "split", norm=f.gates is not None,
+        gates=GATES[r.network], split=f.gates in ("split", "hidden"), norm=_NORMS[f.gates],
         together=last - first, cell={None: 0, "output": 1, "carry": 2}[f.cell], rms=r.norm == "rms",
         deviation=f.eps_on == "deviation", relu=r.nonlinearity == "relu", projected=r.projected, reverse=reverse,
         batch_norm=batch_norm, rounded=r.bfloat16_products, inside=bool(inside_x) + 2 * bool(inside_h),

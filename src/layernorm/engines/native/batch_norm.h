@@ -38,7 +38,7 @@ template <class T> struct BatchNorm {
     }
 
     bool split() const { return layer.split; }
-    bool normalises(int k) const { return k == OF_C ? n.cell : k == OF_H ? n.norm && split() : n.norm; }
+    bool normalises(int k) const { return k == OF_C ? n.cell : n.norm & (k == OF_H ? NORMS_H : NORMS_X); }
     i64 gates_of(int k) const { return k == OF_C ? 1 : G; }
     T* gain_of(int k) const { return k == OF_X ? layer.p.gain_x : k == OF_H ? layer.p.gain_h : layer.p.gain_c; }
     // All but a candidate whose summed inputs are only known after r.
@@ -53,8 +53,8 @@ template <class T> struct BatchNorm {
             place[k] = {v, v + Z, v + 2 * Z, v + 3 * Z, v + 4 * Z, v + 5 * Z};
             if (!normalises(k)) real_units(step, 0, gates_of(k), [&](i64 j, i64) { place[k].r[j] = 1; });
         }
-        if (n.norm) step.p.gain_x = place[OF_X].gain;
-        if (n.norm && split()) step.p.gain_h = place[OF_H].gain;
+        if (normalises(OF_X)) step.p.gain_x = place[OF_X].gain;
+        if (normalises(OF_H)) step.p.gain_h = place[OF_H].gain;
         if (n.cell) step.p.gain_c = place[OF_C].gain;
     }
 

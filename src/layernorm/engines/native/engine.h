@@ -25,6 +25,7 @@ constexpr int64_t VECTORS = 8;      // gradients of gain_x, gain_h, inside_x, in
 // `Recurrent::batch_norm`: its moments are those of the rows that take a step, are given, or are those of all rows up to the
 // last step of any.
 constexpr int64_t MADE = 1, GIVEN = 2, MADE_WITH_ENDED = 3;
+constexpr int64_t NORMS_X = 1, NORMS_H = 2;  // `Recurrent::norm`: W x (one stream: the sum), U h
 constexpr int64_t FOR_FORWARD = 1, FOR_BACKWARD = 2;  // `Recurrent::prepares`
 constexpr int64_t PLACES = 3;       // what batch norm normalises: W x (one stream: the sum), U h, c
 
@@ -33,8 +34,8 @@ constexpr int64_t PLACES = 3;       // what batch norm normalises: W x (one stre
 struct Recurrent {
     int64_t T, B, I, H, P;
     int64_t gates;           // G: 1 RNN, 3 GRU, 4 LSTM
-    int64_t split;           // N(W x) and N(U h) apart; otherwise there is one stream, N(W x + U h)
-    int64_t norm;            // the gates are normalised
+    int64_t split;           // W x and U h are two streams; otherwise there is one, W x + U h
+    int64_t norm;            // which streams of the gates are normalised, of NORMS_X and NORMS_H
     int64_t together;        // so many neighbouring gates have one normalisation; the last ones have what is left
     int64_t cell;            // LSTM: 0 none, 1 only on the way to h, 2 also carried on
     int64_t rms;             // what normalises is RMS norm

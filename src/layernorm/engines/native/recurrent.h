@@ -57,7 +57,7 @@ template <class T> INLINE void add(T* z, V<T> more) { store<T>(z, load(z) + more
 template <class T> struct Layer {
     i64 G, H, Hp;
     i64 from, to;  // the units of each gate that are looked at; what is normalised over the units needs all, 0 to Hp
-    bool split, per_gate, all, norm, carry, cell, relu, has_inside_x, has_inside_h;
+    bool split, per_gate, all, norm_x, norm_h, carry, cell, relu, has_inside_x, has_inside_h;
     Norming norming;
     T forget_bias, gate_clip;
     Vectors<T> p;
@@ -71,7 +71,7 @@ template <class T> struct Layer {
         for (i64 g = first; g < first + gates; ++g) f(g * Hp + from, to - from);
     }
 
-    void find_statistics(const T* z, i64 first, i64 gates, Statistics<T>* found) const {
+    void find_statistics(const T* z, bool norm, i64 first, i64 gates, Statistics<T>* found) const {
         const i64 step = per_gate ? 1 : gates;
         for (i64 g = first; g < first + gates; g += step) {
             const Statistics<T> s = norm ? statistics(z + g * Hp, span(step), norming) : Statistics<T>{0, 1};
@@ -90,8 +90,8 @@ template <class T> struct Layer {
     // The same ready for the gains.
     void sites(const Forward<T>& w, i64 first, i64 gates) const {
         streams(w, first, gates);
-        find_statistics(w.zx, first, gates, w.statistics->x);
-        if (split) find_statistics(w.zh, first, gates, w.statistics->h);
+        find_statistics(w.zx, norm_x, first, gates, w.statistics->x);
+        if (split) find_statistics(w.zh, norm_h, first, gates, w.statistics->h);
     }
 
     INLINE V<T> hat(const T* z, i64 j, const Statistics<T>& s) { return (load(z + j) - s.mean) * s.r; }
@@ -129,8 +129,8 @@ template <class T> struct Layer {
             of_x[g] = Set::sum<T>(dx), product_x[g] = Set::sum<T>(dx_hat);
             if (SPLIT) of_h[g] = Set::sum<T>(dh), product_h[g] = Set::sum<T>(dh_hat);
         }
-        if (norm) normalised_backward(w.dzx, of_x, product_x, w.zx, s.x, first, gates);
-        if (SPLIT && norm) normalised_backward(w.dzh, of_h, product_h, w.zh, s.h, first, gates);
+        if (norm_x) normalised_backward(w.dzx, of_x, product_x, w.zx, s.x, first, gates);
+        if (SPLIT && norm_h) normalised_backward(w.dzh, of_h, product_h, w.zh, s.h, first, gates);
     }
     void normalised_backward(
         T* d, const T* of_d, const T* of_product, const T* z, const Statistics<T>* s, i64 first, i64 gates) const {
@@ -294,8 +294,8 @@ template <class T> struct Layer {
     }
     template <bool SPLIT> void candidate_sites(const Forward<T>& w) const {
         candidate_streams<SPLIT>(w);
-        find_statistics(w.zx, 2, 1, w.statistics->x);
-        if (SPLIT) find_statistics(w.zh, 2, 1, w.statistics->h);
+        find_statistics(w.zx, norm_x, 2, 1, w.statistics->x);
+        if (SPLIT) find_statistics(w.zh, norm_h, 2, 1, w.statistics->h);
     }
     // What the candidate's tanh sees; x: its summed inputs on the side of W x, or of the one stream.
     template <bool SPLIT, class Row> V<T> candidate(const Row& w, V<T> x, V<T> r, i64 j) const {

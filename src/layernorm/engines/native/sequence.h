@@ -42,8 +42,8 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
         Hp = round_up(H, PAD), Z = row_of_summed_inputs(call), W = round_up(round_up(P, PAD), PANEL<F>);
         layer.G = G, layer.H = H, layer.Hp = Hp, layer.from = 0, layer.to = Hp;
         layer.split = n.split, layer.per_gate = n.together == 1, layer.all = G == 3 && n.together == 3;
-        layer.norm = n.norm && !n.batch_norm, layer.relu = n.relu;
-        layer.cell = n.cell != 0, layer.carry = n.cell == 2;
+        layer.norm_x = (n.norm & NORMS_X) && !n.batch_norm, layer.norm_h = (n.norm & NORMS_H) && !n.batch_norm;
+        layer.relu = n.relu, layer.cell = n.cell != 0, layer.carry = n.cell == 2;
         layer.norming = {n.rms != 0, n.deviation != 0, n.eps};
         layer.forget_bias = T(n.forget_bias);
         layer.gate_clip = T(n.gate_clip);

@@ -1,5 +1,6 @@
-"""`gain_init="match"`: the gains that `match` measures on normal inputs, known before there are any."""
+"""`gain_init`: numbers, names and mappings; ``"match"`` gives the gains that `match` measures on normal inputs."""
 
+import copy
 from collections import defaultdict
 
 import numpy as np
@@ -126,3 +127,90 @@ def test_one_unit_has_no_deviation_but_eps():
 def test_a_state_that_never_settles_is_refused():
     with pytest.raises(ValueError, match=r"with forget_bias=100\.0 a plain network's state never settles"):
         ln.LSTM(3, 4, forget_bias=100.0, gain_init="match")
+
+
+def starts_of(module):
+    """The gains by name, each the one number that it starts at."""
+    return {name: p.unique().item() for name, p in module.named_parameters() if "gain" in name}
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize(
+    ("network", "more"),
+    [("LSTM", {"num_layers": 2, "bidirectional": True}), ("LSTM", {"proj_size": 2, "formula": "keras"}), ("GRU", {}),
+     ("GRU", {"formula": "haste"}), ("RNN", {"formula": ln.Formula("hidden")})],
+    ids=str,
+)  # fmt: skip
+def test_steady_is_a_smaller_recurrent_gain_and_nothing_else(network, norm, more):
+    torch.manual_seed(5)
+    ones = MODULE[network](3, 4, norm=norm, gain_init=1.0, **more)
+    torch.manual_seed(5)
+    steady = MODULE[network](3, 4, norm=norm, gain_init="steady", **more)
+    for name, p in steady.named_parameters():
+        expected = ones.get_parameter(name) * (0.3 if name.startswith("gain_hh") else 1.0)
+        assert torch.equal(p, expected), name
+    assert "gain_init='steady'" in repr(steady)
+
+
+@pytest.mark.parametrize("make", [ln.LSTM, ln.LSTMCell])
+def test_a_mapping_sets_the_gains_that_it_names(make):
+    cell = make(3, 4, gain_init={"gain_hh": 0.25, "gain_c": "match"})
+    starts = {name.removesuffix("_l0"): value for name, value in starts_of(cell).items()}
+    matched = ln.LSTMCell(3, 4, gain_init="match").gain_c[0].item()
+    assert starts == {"gain_ih": 1.0, "gain_hh": 0.25, "gain_c": matched}
+    cell.reset_parameters()
+    assert starts_of(cell)[next(name for name in starts_of(cell) if "hh" in name)] == 0.25
+    of_batch_norm = starts_of(ln.GRU(3, 4, norm="batch", gain_init={"gain_hh": 0.5}))
+    assert of_batch_norm == {"gain_ih_l0": pytest.approx(0.1), "gain_hh_l0": 0.5}
+
+
+def test_a_mapping_is_kept_as_it_was_given():
+    given = {"gain_hh": 0.25}
+    lstm = ln.LSTM(3, 4, gain_init=given)
+    given["gain_hh"] = 7.0
+    lstm.reset_parameters()
+    assert starts_of(lstm)["gain_hh_l0"] == 0.25
+    assert "gain_init={'gain_hh': 0.25}" in repr(lstm)
+
+
+@pytest.mark.parametrize(
+    ("options", "gain_init", "message"),
+    [
+        ({}, {"gain_hx": 0.3}, r"expected gains of \['gain_ih', 'gain_hh', 'gain_c'\], got 'gain_hx'"),
+        ({"formula": "sum"}, {"gain_hh": 0.3}, r"gains of \['gain'\], got 'gain_hh', as this formula of an LSTM"),
+        ({"formula": "sum"}, "steady", r"gain_hh; the gains here are \['gain'\], as this formula"),
+        ({"formula": "cell"}, "steady", r"gain_hh; the gains here are \['gain_c'\]"),
+        ({"norm": "weight"}, "steady", r"the gains here are \[\], as norm='weight' has no gains by that name"),
+        ({"norm": None}, {"gain_hh": 0.3}, r"expected gains of \[\], got 'gain_hh', as norm=None"),
+        ({"norm": "batch"}, "steady", "is for layer and RMS norm; under batch norm all gains start at 0.1"),
+    ],
+)  # fmt: skip
+def test_gains_that_a_formula_does_not_have_are_refused(options, gain_init, message):
+    with pytest.raises(ValueError, match=message):
+        ln.LSTM(3, 4, gain_init=gain_init, **options)
+
+
+def test_the_papers_rnn_has_no_recurrent_gain_of_its_own():
+    with pytest.raises(ValueError, match="as this formula of an RNN has one norm of W_ih x"):
+        ln.RNN(3, 4, gain_init="steady")
+
+
+def test_match_sets_the_gains_that_it_is_asked_for():
+    lstm, x = ln.LSTM(3, 8), torch.randn(20, 4, 3)
+    measured = ln.match(copy.deepcopy(lstm), x)[0].gains
+    matched = ln.match(lstm, x, gain_init={"gain_ih": "match", "gain_hh": 0.5})
+    assert matched[0].gains == {"gain_ih": measured["gain_ih"], "gain_hh": (0.5,)}
+    assert starts_of(lstm) == {"gain_ih_l0": pytest.approx(measured["gain_ih"][0]), "gain_hh_l0": 0.5, "gain_c_l0": 1.0}
+    with pytest.raises(ValueError, match=r"expected gains of .*, got 'gain'"):
+        ln.match(lstm, x, gain_init={"gain": 0.5})
+    with pytest.raises(ValueError, match="gain_init should be"):
+        ln.match(lstm, x, gain_init="matched")
+
+
+def test_convert_measures_the_gains_that_are_to_match():
+    theirs, x = torch.nn.LSTM(3, 8), torch.randn(20, 4, 3)
+    measured = ln.match(ln.convert(copy.deepcopy(theirs)), x)[0].gains
+    ours = ln.convert(copy.deepcopy(theirs), gain_init={"gain_ih": "match", "gain_hh": 0.5}, match=(x,))
+    assert starts_of(ours) == {"gain_ih_l0": pytest.approx(measured["gain_ih"][0]), "gain_hh_l0": 0.5, "gain_c_l0": 1.0}
+    with pytest.raises(ValueError, match=r"convert: match measures the gains that gain_init=0\.5 sets; expected"):
+        ln.convert(copy.deepcopy(theirs), gain_init=0.5, match=(x,))
