@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from layernorm.formula import PRESETS
+from layernorm.formula import PRESETS, Formula, Network
 
 from ...config import CheckedOptions, decay_option, norm_option, option, seed_option
 from .program import TaskName
 from .programs import PROGRAMS
 
 FormulaName = Literal[
-    "none", "paper", "sum", "cell", "kiros", "haste", "torchscript", "keras", "tf1", "sonnet", "dreamer"
-]
-Start = Literal["1", "0.3", "0.1", "match"]
+    "none", "paper", "sum", "cell", "kiros", "haste", "torchscript", "keras", "tf1", "sonnet", "dreamer",
+    "hidden", "hidden_cell",
+]  # fmt: skip
+Start = Literal["1", "0.3", "0.1", "match", "hh0.1", "hh0.3", "hh0.6"]
+RECURRENT = "hh"
+"""What a start begins with that is the gain of W_hh h alone; all other gains start at 1."""
+
+FORMULAS: Mapping[str, Mapping[Network, Formula]] = {
+    **PRESETS,
+    "hidden": dict.fromkeys(("LSTM", "GRU", "RNN"), Formula(gates="hidden", cell=None)),
+    "hidden_cell": {"LSTM": Formula(gates="hidden")},
+}
+"""Where the norm sits, by name: the library's presets, and W_ih x + LN(W_hh h) without and with the cell's norm."""
+
 Eps = Literal["own", "0.1", "1"]
 
 
@@ -28,7 +40,10 @@ class Config(CheckedOptions):
         "paper", "where the norm sits; paper, where this formula is not defined for the task's network", in_name=True
     )
     start: Start = option(
-        "1", "the initial gain, or match: gains matched to the plain network", in_name=True, prefix="gain"
+        "1",
+        "the initial gain, hh and a number: that of W_hh h alone; match: gains matched to the plain network",
+        in_name=True,
+        prefix="gain",
     )
     forget_bias: Literal["torch", "1"] = option(
         "torch", "the initial forget bias: as in torch's network, or 1", in_name=True, prefix="forget"
@@ -53,7 +68,9 @@ class Config(CheckedOptions):
             object.__setattr__(self, "eps", "own")
         elif self.formula == "none":
             raise ValueError(f"--formula none is for --norm none, got --norm {self.norm}")
-        elif network not in PRESETS[self.formula]:
+        elif network not in FORMULAS[self.formula]:
             object.__setattr__(self, "formula", "paper")
+        if self.start.startswith(RECURRENT) and FORMULAS[self.formula][network].gates not in ("split", "hidden"):
+            object.__setattr__(self, "start", "1")  # W_hh h has no gain of its own
         if network == "RNN":  # it has no forget gate
             object.__setattr__(self, "forget_bias", "torch")

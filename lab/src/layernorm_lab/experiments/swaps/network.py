@@ -10,7 +10,7 @@ from torch import nn
 from layernorm import nn as networks
 from layernorm.formula import Network
 
-from .config import Config
+from .config import FORMULAS, RECURRENT, Config
 from .programs import PROGRAMS
 
 _KINDS: dict[Network, Any] = {"LSTM": networks.LSTM, "GRU": networks.GRU, "RNN": networks.RNN}
@@ -29,10 +29,14 @@ class Maker:
             options["forget_bias"] = float(config.forget_bias)
         if config.norm == "none":
             return self.kind(input_size, hidden_size, norm=None, **options)
-        options["gain_init"] = 1.0 if config.start == "match" else float(config.start)
+        start = config.start
+        options["gain_init"] = 1.0 if start == "match" else float(start.removeprefix(RECURRENT))
+        if start.startswith(RECURRENT):
+            options["gain_init"] = {"gain_hh": options["gain_init"]}
         if config.eps != "own":
             options["eps"] = float(config.eps)
         with warnings.catch_warnings():
             # the library warns of one input; the task `forecast` has one on purpose
             warnings.filterwarnings("ignore", message=".*input_size=1")
-            return self.kind(input_size, hidden_size, norm=config.norm, formula=config.formula, **options)
+            formula = FORMULAS[config.formula][PROGRAMS[config.task].network]
+            return self.kind(input_size, hidden_size, norm=config.norm, formula=formula, **options)
