@@ -119,7 +119,7 @@ PLAIN = Formula(gates=None, cell=None)
 
 _TWO_AFFINE = Formula(gates="split", cell="carry")
 
-PRESETS: Mapping[str, Mapping[str, Formula]] = {
+PRESETS: Mapping[str, Mapping[Network, Formula]] = {
     # Eq. 4 (RNN), eqs. 20-22 (LSTM), eqs. 26-28 (GRU).
     "paper": {
         "RNN": Formula(gates="sum", cell=None),

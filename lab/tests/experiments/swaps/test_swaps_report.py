@@ -1,11 +1,11 @@
 """The report on `swaps` says what the written records hold, and the judge's verdicts on them."""
 
 import dataclasses
-import zlib
 
 import pytest
 
-from lab_support.runs import report_of, shown, write_run
+from lab_support.runs import report_of, shown
+from lab_support.swaps import write
 from layernorm_lab.experiments.swaps import claims as rules
 from layernorm_lab.experiments.swaps import report as swaps_report
 from layernorm_lab.experiments.swaps.claims import (
@@ -19,7 +19,6 @@ from layernorm_lab.experiments.swaps.claims import (
     measure,
     plains_of,
 )
-from layernorm_lab.experiments.swaps.config import Config
 from layernorm_lab.experiments.swaps.programs import PROGRAMS
 from layernorm_lab.experiments.swaps.report import report_swaps
 from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS
@@ -28,25 +27,6 @@ from layernorm_lab.runs import folder
 
 PLAIN = {"norm": "none"}
 PAPER, MATCHED = {"formula": "paper"}, {"formula": "cell", "start": "match"}
-
-
-def write(place, task, value, seeds=TRIAL_SEEDS, rate=1.0, diverged=None, valid=1.0, **options):
-    """Runs of an arm whose last three evaluations are this value, a little different for each seed and arm. Where
-    there are test cases, the value is theirs, and that of the validation is `valid`."""
-    name = PROGRAMS[task].metric.name
-    tested = PROGRAMS[task].confirms
-    for seed in seeds:
-        config = vars(Config(task=task, seed=seed, learning_rate=rate, **options))
-        change = 1e-5 * (zlib.crc32(f"{seed} {options}".encode()) % 5)
-        ends = [value * share + change for share in (1.5, 1.1, 1.0, 0.9)]
-        records = [
-            {"update": PROGRAMS[task].updates * place // 4, "epoch": place / 4, "seconds_per_update": 0.01}
-            | ({name: valid, f"test_{name}": end} if tested else {name: end})
-            for place, end in enumerate(ends, 1)
-        ]
-        facts = {"name": f"data of {task}", "fingerprint": task, "original": False}
-        path = place / "-".join(map(str, (task, *options.values(), rate, seed)))
-        write_run(path, "swaps", config, facts, [] if diverged else records, diverged=diverged)
 
 
 @pytest.fixture
@@ -70,7 +50,7 @@ def whole(tmp_path):
 def test_the_tables_have_the_verdicts(whole, capsys, tmp_path):
     report = report_of(whole)
     own, best, rates = report.tables
-    assert own.columns == ["task", "family", "plain", "forget bias 1", "paper", "cell, matched"]
+    assert own.columns == ["task", "family", "plain", "plain, forget bias 1", "paper", "cell, matched"]
     assert own.rows[0] == [
         "words",
         "SGD",
@@ -80,7 +60,7 @@ def test_the_tables_have_the_verdicts(whole, capsys, tmp_path):
         "ahead 0.200 (0.200 to 0.200)",
     ]
     assert own.rows[2] == ["ppo", "Adam", "150", "-", "ahead 100 (100 to 100)", "ahead 200 (200 to 200)"]
-    assert best.columns == ["task", "family", "plain", "forget bias 1", "paper"]
+    assert best.columns == ["task", "family", "plain", "plain, forget bias 1", "paper"]
     assert best.rows[0] == ["words", "SGD", "-", "-", "-"]
     assert best.rows[1][2:] == ["25.0, x 0.25", "-", "x 0.25: ahead 10.0 (10.0 to 10.0)"]
     assert rates.rows[-1] == ["ppo", "cell, matched", "-", "-", "350", "-", "-", "60"]
@@ -119,7 +99,7 @@ def test_an_arm_outside_the_trial_is_neither_judged_nor_counted(tmp_path):
     write(tmp_path, "words", 3.0, formula="kiros")
     write(tmp_path, "words", 3.0, PILOT_SEEDS, formula="cell")
     report = report_of(tmp_path)
-    assert report.tables[0].columns == ["task", "family", "plain", "forget bias 1", "paper", "cell, matched"]
+    assert report.tables[0].columns == ["task", "family", "plain", "plain, forget bias 1", "paper", "cell, matched"]
     (curves,) = report.figures
     labels = [curve.label for curve in curves.rows[0][0].curves]
     assert labels == ["plain", "paper", "cell, matched"]  # no pilot beside the trial

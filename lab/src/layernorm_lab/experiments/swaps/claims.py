@@ -41,7 +41,7 @@ FAMILIES: Mapping[str, str] = {"Adam": "Adam, AdamW, Adamax and RMSprop", "SGD":
 
 @dataclass(frozen=True)
 class Candidate:
-    """An arm by its name in tables, and its options."""
+    """An arm by its name in tables, its options, and the arm that it is compared with; None: the plain networks."""
 
     name: str
     formula: FormulaName
@@ -49,6 +49,11 @@ class Candidate:
     norm: Literal["layer", "rms"] = "layer"
     forget_bias: Literal["torch", "1"] = "torch"
     eps: Eps = "own"
+    over: Candidate | None = None
+
+    def baselines(self, task: TaskName) -> dict[str, Arm]:
+        """Returns by name the arms that it is compared with."""
+        return plains_of(task) if self.over is None else {self.over.name: self.over.arm(task)}
 
     def arm(self, task: TaskName) -> Arm:
         """Returns the arm as the runs of a task have it."""
@@ -112,8 +117,8 @@ OWN, BEST, THREE = (1.0,), (1 / 16, 1 / 4, 1.0, 4.0, 16.0), (1 / 4, 1.0, 4.0)
 """The multiples of the program's rate: its own alone, and the grids from which each arm takes its best."""
 
 CHOOSING_TASKS = tuple(task for task, program in PROGRAMS.items() if not program.confirms)
-CONFIRMING_TASKS = tuple(task for task, program in PROGRAMS.items() if program.confirms)
-"""The tasks on which candidates are chosen, and those that confirm."""
+CONFIRMING_TASKS = tuple(task for task, program in PROGRAMS.items() if program.confirms == "line")
+"""The tasks on which candidates are chosen, and those that confirm the lines."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,7 @@ class Round:
         pilot: the seeds that choose it. They count in no comparison.
         alone: whether each comparison counts by itself, without Holm's procedure, because it chooses and decides
             nothing.
+        closed: whether an arm's best rate may be the lowest or the highest of these.
     """
 
     title: str
@@ -135,6 +141,7 @@ class Round:
     rates: tuple[float, ...] = OWN
     pilot: tuple[int, ...] = PILOT_SEEDS
     alone: bool = False
+    closed: bool = False
 
 
 TRIED = Round("At the programs' own settings", CHOOSING_TASKS, (*TRIAL, CHOSEN[0]))
@@ -182,15 +189,15 @@ def measure(program: Program) -> Value:
 
 
 def claims_of(task: TaskName, of: Round) -> dict[str, tuple[Claim, ...]]:
-    """Makes a round's claims about a task, by arms, each over every plain network. Arms that are one there share
-    claims."""
+    """Makes a round's claims about a task, by arms, each over every arm that it is compared with. Arms that are one
+    there share claims."""
     program = PROGRAMS[task]
     options, command = {"task": task, "updates": 0, "decay": 0.0}, f"layernorm run swaps --task {task}"
-    trial = Trial(options, of.rates, program.updates, program.updates, 0.01, command, pilot=of.pilot)
+    trial = Trial(options, of.rates, program.updates, program.updates, 0.01, command, pilot=of.pilot, closed=of.closed)
     return {
         item.name: tuple(
-            Claim(f"{item.name} over {name} on {task}", "ours", item.arm(task), plain, measure(program), trial)
-            for name, plain in plains_of(task).items()
+            Claim(f"{item.name} over {name} on {task}", "ours", item.arm(task), baseline, measure(program), trial)
+            for name, baseline in item.baselines(task).items()
         )
         for item in of.arms
     }

@@ -140,7 +140,10 @@ class Program:
         build: (the data, a maker of recurrent networks, the seed of the batches, the updates) -> what is trained.
         clip: what the program does to the gradients of the parameters.
         decay: the share of the updates, at the end, in which the step size falls to 0.
-        confirms: whether the task confirms what was chosen on other ones. It has test cases then, which decide.
+        confirms: what the task confirms that was chosen on other ones, a line or a start. It has test cases then, which
+            decide. None: it is one of those on which is chosen.
+        inputs: what its recurrent networks read: a few measured numbers, or vectors, such as embeddings, one-hot
+            vectors and spectra.
     """
 
     source: str
@@ -156,4 +159,5 @@ class Program:
     build: Callable[[Data, Networks, int, int], Parts]
     clip: Callable[[Iterable[nn.Parameter]], Any] | None = None
     decay: float = 0.0
-    confirms: bool = False
+    confirms: Literal["line", "start"] | None = None
+    inputs: Literal["numbers", "vectors"] = "vectors"

@@ -12,6 +12,7 @@ from ...report.judge import PILOT_SEEDS, VERDICTS, Claim, Ruling, Value, best_ra
 from ...report.page import GREYS, STYLES, Deviation, Figure, Panel, Report, Style, Table
 from ...report.tables import mean
 from ...runs.folder import Run
+from . import start
 from .claims import (
     ARMS,
     CHOICE_RULE,
@@ -31,12 +32,18 @@ from .claims import (
     plains_of,
     recommended,
 )
+from .config import RECURRENT
 from .program import TaskName
 from .programs import PROGRAMS
+from .start_report import regret_tables, start_findings
 
 _COLOURS = {
     "paper": "#D55E00", "cell": "#0072B2", "sonnet": "#009E73", "RMS": "#CC79A7",
     "sum": "#E69F00", "sum, eps 0.1": "#56B4E9", "sum, eps 1": "#332288",
+}  # fmt: skip
+_RECURRENT = {
+    ("paper", "hh0.1"): "#88CCEE", ("paper", "hh0.3"): "#117733", ("paper", "hh0.6"): "#DDCC77",
+    ("hidden", "hh0.3"): "#AA4499", ("hidden_cell", "hh0.3"): "#882255",
 }  # fmt: skip
 _DASHES = {"1": (0, (4, 1.5)), "0.3": (0, (1.5, 1)), "0.1": (0, (1, 2)), "match": "solid"}
 
@@ -48,7 +55,11 @@ def report_swaps(runs: Sequence[Run]) -> Report:
     """Writes the report on runs of `swaps`, finished or not."""
     tasks = [name for name in PROGRAMS if any(run.config["task"] == name for run in runs)]
     arms: Groups = {task: _by_arm(task, runs) for task in tasks}
-    ruled = [(item, {task: rule_on(task, item, runs) for task in tasks if task in item.tasks}) for item in ROUNDS]
+    ruled = [
+        (item, {task: rule_on(task, item, runs) for task in tasks if task in item.tasks})
+        for item in (*ROUNDS, *start.ROUNDS)
+    ]
+    by_title = {item.title: by_task for item, by_task in ruled}
     about = (
         "Evaluations of each task at the program's own learning rate.",
         f"The mean of the last {LAST} evaluations, against the multiple of the program's learning rate. A cross: a "
@@ -57,10 +68,14 @@ def report_swaps(runs: Sequence[Run]) -> Report:
     return Report(
         title="The swap at unchanged settings",
         claim="",
-        findings=_findings(ruled),
+        findings=[*_findings(ruled[: len(ROUNDS)]), *start_findings(by_title, runs)],
         status=incomplete(runs),
         figures=[*_figure("curves", about[0], arms, _curves), *_figure("rates", about[1], arms, _against_rates)],
-        tables=[*(table for item, found in ruled for table in _verdicts(item, found)), _values(arms)],
+        tables=[
+            *(table for item, found in ruled if item not in start.SHOWN for table in _verdicts(item, found)),
+            *regret_tables(by_title, runs),
+            _values(arms),
+        ],
         deviations=[Deviation(task, "S", f"{PROGRAMS[task].source}: {PROGRAMS[task].settings}") for task in tasks],
         runs=runs,
     )
@@ -73,7 +88,7 @@ def _by_arm(task: TaskName, runs: Sequence[Run]) -> dict[str, dict[float, Group]
     length = min(_length(run) for run in of_task)
     of_task = [run for run in of_task if _length(run) == length]
     found: dict[str, dict[float, Group]] = {}
-    sides = [*plains_of(task).items(), *((item.name, item.arm(task)) for item in ARMS)]
+    sides = [*plains_of(task).items(), *((item.name, item.arm(task)) for item in (*ARMS, *start.ARMS))]
     for place, (name, arm) in enumerate(sides):
         own = [run for run in of_task if arm.has(run)]
         if own and arm not in [other for _, other in sides[:place]]:
@@ -144,7 +159,9 @@ def style_of(name: str) -> Style:
     """Returns the style of an arm's curves: a colour for each formula and eps, dashes for the start."""
     if name.startswith("plain"):
         return STYLES["none"] if name == "plain" else GREYS[1]
-    item = next(item for item in ARMS if item.name == name)
+    item = next(item for item in (*ARMS, *start.ARMS) if item.name == name)
+    if item.start.startswith(RECURRENT):
+        return Style(_RECURRENT[item.formula, item.start], "solid" if item.forget_bias == "1" else (0, (4, 1.5)))
     kind = "RMS" if item.norm == "rms" else item.formula + (f", eps {item.eps}" if item.eps != "own" else "")
     return Style(_COLOURS[kind], _DASHES[item.start])
 
@@ -195,27 +212,29 @@ def _verdicts(item: Round, by_task: ByTask) -> list[Table]:
     """Makes a table of tasks by arms: the verdict, and by how much an arm is better than the better plain network."""
     names = _known(item, by_task)
     note = (
-        "Plain: the means of the number that is compared, with torch's forget bias and with 1. Others: the verdict "
-        "against the better plain network, and by how much the arm is better than that one, with "
-        "the 95 % interval over paired seeds; negative: worse. In a GRU and an RNN paper stands for formulas that are "
-        "not defined there."
+        "First the means of the number that is compared, of the networks that others are compared with. Then the "
+        "verdict against the better one of these, and by how much the arm is better than that one, with the 95 % "
+        "interval over paired seeds; negative: worse. In a GRU and an RNN paper stands for formulas that are not "
+        "defined there."
         + " Each comparison counts by itself." * item.alone
         + " x 4: the arm is at four times the program's rate, its best one by validation." * (len(item.rates) > 1)
     )
+    baselines = {task: {k: v for arm in item.arms for k, v in arm.baselines(task).items()} for task in by_task}
+    columns = [*dict.fromkeys(name for of_task in baselines.values() for name in of_task)]
     rows = []
     for task, arms in by_task.items():
-        plains: dict[str, str] = {}
+        means: dict[str, str] = {}
         seeds: dict[str, int] = {}  # of the mean that is shown: arms that are not done have fewer pairs
         for name in names:
             for ruling in arms[name].known:
-                bias = ruling.claim.behind.options["forget_bias"]
-                if len(ruling.pairs) >= seeds.get(bias, 0):
-                    seeds[bias] = len(ruling.pairs)
+                other = next(key for key, arm in baselines[task].items() if arm == ruling.claim.behind)
+                if len(ruling.pairs) >= seeds.get(other, 0):
+                    seeds[other] = len(ruling.pairs)
                     at = f", x {ruling.rates[1]:g}" if len(item.rates) > 1 else ""
-                    plains[bias] = ruling.claim.measure.shown(ruling.means[1]) + at
-        shown = [plains.get(bias, "-") for bias in ("torch", "1")]
+                    means[other] = ruling.claim.measure.shown(ruling.means[1]) + at
+        shown = [means.get(other, "-") for other in columns]
         rows.append([task, family(task), *shown, *(_cell(item, arms[name]) for name in names)])
-    return [Table(item.title, ["task", "family", "plain", "forget bias 1", *names], rows, note)] if names else []
+    return [Table(item.title, ["task", "family", *columns, *names], rows, note)] if names else []
 
 
 def _cell(item: Round, found: Against) -> str:

@@ -74,6 +74,7 @@ class Trial:
         note: what the table says after "no runs of this trial", such as that shorter runs exist; may be empty.
         plan: how it follows the rule of 2026-11-25; None: it was decided by the earlier rule.
         pilot: the seeds of the pilot.
+        closed: whether the grid is all that there is, so that the best rate may be its lowest or its highest.
     """
 
     options: Mapping[str, Any]
@@ -86,6 +87,7 @@ class Trial:
     note: str = ""
     plan: Plan | None = None
     pilot: tuple[int, ...] = PILOT_SEEDS
+    closed: bool = False
 
     def runs(self, arm: Arm, runs: Iterable[Run], options: Mapping[str, Any] | None = None) -> list[Run]:
         """Returns the finished runs of an arm, in float32; those of a rung if its options are given."""

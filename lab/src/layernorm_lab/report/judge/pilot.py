@@ -162,7 +162,8 @@ def _by_the_earlier_rule(claim: Claim, arm: Arm, places: Places) -> Pilot:
     if lacking := _faults(claim, arm, points, places):
         return Pilot(None, False, lacking)
     best = min(grid, key=lambda rate: points[rate])
-    return _beyond(claim, arm, best) if best in (grid[0], grid[-1]) else Pilot(best, rates=grid)
+    is_end = best in (grid[0], grid[-1]) and not claim.trial.closed
+    return _beyond(claim, arm, best) if is_end else Pilot(best, rates=grid)
 
 
 def _mean(values: Iterable[float]) -> float:

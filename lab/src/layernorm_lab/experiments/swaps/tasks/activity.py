@@ -93,5 +93,5 @@ PROGRAM = Program(
     updates=400,
     load=load,
     build=build,
-    confirms=True,
+    confirms="line",
 )

@@ -78,5 +78,5 @@ PROGRAM = Program(
     updates=800,
     load=load,
     build=build,
-    confirms=True,
+    confirms="line",
 )

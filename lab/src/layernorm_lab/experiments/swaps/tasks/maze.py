@@ -161,5 +161,5 @@ PROGRAM = Program(
     build=build,
     clip=lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.5),
     decay=1.0,
-    confirms=True,
+    confirms="line",
 )

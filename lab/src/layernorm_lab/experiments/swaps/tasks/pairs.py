@@ -68,5 +68,5 @@ PROGRAM = Program(
     updates=500,
     load=load,
     build=build,
-    confirms=True,
+    confirms="line",
 )

@@ -43,5 +43,5 @@ PROGRAM = Program(
     load=load,
     build=build,
     clip=lambda parameters: nn.utils.clip_grad_norm_(parameters, 5 / 35),
-    confirms=True,
+    confirms="line",
 )

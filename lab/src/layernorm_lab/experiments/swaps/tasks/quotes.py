@@ -85,5 +85,5 @@ PROGRAM = Program(
     updates=700,
     load=load,
     build=build,
-    confirms=True,
+    confirms="line",
 )

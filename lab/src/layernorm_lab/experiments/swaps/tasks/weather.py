@@ -88,5 +88,5 @@ PROGRAM = Program(
     updates=600,
     load=load,
     build=build,
-    confirms=True,
+    confirms="line",
 )
