@@ -27,7 +27,6 @@ class Tagger(nn.Module):
     def __init__(self, networks: Networks) -> None:
         super().__init__()
         self.embedding, self.project = nn.Embedding(VOCABULARY, EMBEDDING), nn.Linear(EMBEDDING, EMBEDDING)
-        nn.init.xavier_uniform_(self.embedding.weight)
         self.lstm = networks(EMBEDDING, UNITS, bidirectional=True)
         self.scores = nn.Linear(2 * UNITS, TAGS)
         self.transitions = nn.Parameter(torch.randn(TAGS, TAGS))
@@ -92,15 +91,15 @@ PROGRAM = Program(
     "speech in docs/tutorial/tutorial-training/how-to-train-sequence-tagger.md)",
     settings="SGD 0.1 on the summed loss of 32 sentences, gradient's norm clipped to 5, one bidirectional layer, CRF "
     "with transitions N(0, 1), 5 % of the words dropped, half of the units the same at all steps, a linear layer "
-    "behind the embedding. Here 128 units for 256, flair's OneHotEmbeddings of 100 numbers for pretrained ones, 50 "
-    "words for a sentence, no scores for the first and the last tag, and the rate stays.",
+    "behind the embedding. Here 128 units for 256, words of 100 numbers N(0, 1), which are trained, for pretrained "
+    "ones, 50 words for a sentence, no scores for the first and the last tag, and the rate stays.",
     network="LSTM",
     metric=Metric("f1", "F1", rising=True, percent=True),
     chance=0.0,
     margin=0.015,
     optimizer=torch.optim.SGD,
     rate=0.1,
-    updates=700,
+    updates=1200,
     load=load,
     build=build,
     clip=lambda parameters: nn.utils.clip_grad_norm_(parameters, 5.0),
