@@ -15,7 +15,7 @@ from ..program import Data, Networks, Parts, Program, as_data, batched
 from ..text import read_middle
 
 BATCH, UNITS, STEPS, STRIDE, SIGNS, WORDS = 128, 128, 40, 3, 57, 90_000
-SPREAD = 5
+SPREAD = 3
 """Of the windows for validation and test one in so many is taken."""
 
 
@@ -68,10 +68,10 @@ PROGRAM = Program(
     network="LSTM",
     metric=Metric("nll", "NLL, nats a character"),
     chance=4.0,
-    margin=0.04,
+    margin=0.05,
     optimizer=functools.partial(torch.optim.RMSprop, alpha=0.9, eps=1e-7),
     rate=0.01,
-    updates=700,
+    updates=1000,
     load=load,
     build=build,
     confirms=True,
