@@ -21,23 +21,30 @@ from layernorm_lab.experiments.swaps.network import Maker
 from layernorm_lab.experiments.swaps.programs import PROGRAMS
 from layernorm_lab.experiments.swaps.tasks import (
     activity,
+    authors,
     dates,
+    emotions,
     irregular,
     keywords,
     maze,
     melody,
+    phones,
+    pieces,
+    punctuation,
     quotes,
     tagger,
     translation,
     weather,
+    windows,
 )  # fmt: skip
+from layernorm_lab.experiments.swaps.text import read_authors, read_middle
 from layernorm_lab.runs.folder import find_runs
 from layernorm_lab.train.batches import NOISE, derive_seed
 from layernorm_lab.train.distributed import accelerator
 from support.repository import ROOT
 from support.turns import one_in
 
-MADE = (dates, melody, keywords, activity, irregular)
+MADE = (dates, melody, keywords, activity, irregular, phones, emotions)
 
 ARMS = {
     "plain": {"norm": "none"},
@@ -236,6 +243,8 @@ DIGESTS = {
     "activity": "415adad06c20",
     "irregular": "ad07cbd59872",
     "weather": "9712963cb156",
+    "phones": "e111a9424eae",
+    "emotions": "793e00403b59",
 }
 
 
@@ -281,6 +290,77 @@ def test_melodies_are_eight_bars_of_events():
 def test_what_stands_between_quotation_marks_is_tagged():
     words = ["Then", '"', "Come", ",", '"', "he", "said", ".", '"', "Now"]
     assert quotes.tag(words) == (["then", "come", ",", "he", "said", ".", "now"], [0, 1, 1, 0, 0, 0, 1])
+
+
+def test_a_mark_tags_the_word_before_it():
+    words = ["Come", ",", '"', "he", "said", ".", "--", "Mr.", "Ha", "!", ",", "do", "n't", "'"]
+    assert punctuation.tag(words) == (["come", "he", "said", "mr.", "ha", "do", "n't"], [1, 0, 2, 0, 2, 0, 0])
+
+
+def test_rare_words_are_cut_into_letters():
+    assert pieces.pieces(["the", "cat", "a"], {"the"}) == ["the", "_c", "-a", "-t", "_a"]
+
+
+def test_pieces_are_computed_in_bfloat16(folder):
+    """The network under autocast, in training and in both evaluations; the loss in float32."""
+    task = made(folder, "pieces", norm="none")
+    seen = []
+    task.model.lstm.register_forward_hook(lambda module, given, results: seen.append(results[0].dtype))
+    loss = task.mean_loss(task.model, 0)
+    with torch.no_grad():
+        task.evaluate(task.model.eval())
+    assert seen == [torch.bfloat16] * 3
+    assert loss.dtype == torch.float32
+
+
+def test_windows_of_one_part_have_no_character_of_another():
+    train, valid, tested = windows.split(5000)
+    for before, after in ((train, valid), (valid, tested)):
+        gap = windows.STRIDE * int(after[0] - before[-1])
+        assert windows.STEPS + 1 <= gap <= windows.STEPS + 1 + windows.STRIDE * (windows.SPREAD + 1)
+    assert int(tested[-1]) < 5000
+    assert {int(part.diff().unique()) for part in (valid, tested)} == {windows.SPREAD}
+
+
+def test_passages_of_an_author_are_parted_by_their_order():
+    words = [str(number) for number in range(authors.STEPS * 10 + 7)]
+    train, valid, tested = authors.split(words, 10)
+    assert train == [words[authors.STEPS * place :][: authors.STEPS] for place in range(8)]
+    assert (valid, tested) == ([words[-407:-207]], [words[-207:-7]])
+
+
+def test_the_authors_with_the_most_text_and_the_middle_book(tmp_path):
+    (tmp_path / "books").mkdir()
+    for name, text in (("A_Old", "one two"), ("B_New", "three four five. Six."), ("C_Old", "seven eight nine ten"),
+                       ("D_Few", "eleven")):  # fmt: skip
+        (tmp_path / "books" / f"{name}.txt").write_text(text)
+    assert read_authors(tmp_path, 2) == [
+        ["one", "two", "seven", "eight", "nine", "ten"],
+        ["three", "four", "five", ".", "Six", "."],
+    ]
+    assert read_middle(tmp_path, 4) == [["seven", "eight", "nine", "ten"]]
+    assert read_middle(tmp_path, 5)[1:] == [["eleven"]]
+
+
+def test_differences_are_kaldis():
+    """Of a line the slope and then nothing, away from the ends; of a parabola twice its factor."""
+    line = torch.arange(10.0, dtype=torch.float64).view(1, 10, 1)
+    assert torch.equal(phones.difference(3 * line)[0, 2:-2, 0], torch.full((6,), 3.0, dtype=torch.float64))
+    twice = phones.difference(phones.difference(line**2))
+    assert torch.equal(twice[0, 4:-4, 0], torch.full((2,), 2.0, dtype=torch.float64))
+
+
+def test_phones_follow_each_other_as_they_may():
+    drawn = phones.spoken(torch.Generator().manual_seed(0), 500)
+    runs = [torch.unique_consecutive(row, return_counts=True) for row in drawn]
+    followers = [set() for _ in range(phones.PHONES)]
+    for found, _ in runs:
+        for one, other in zip(found[:-1].tolist(), found[1:].tolist(), strict=True):
+            followers[one].add(other)
+    assert max(map(len, followers)) <= phones.FOLLOWERS
+    lasting = torch.cat([counts[1:-1] for _, counts in runs])
+    assert int(lasting.min()) == phones.SHORTEST
+    assert int(lasting.max()) >= phones.LONGEST  # longer where a phone follows itself
 
 
 class _Walker(torch.nn.Module):

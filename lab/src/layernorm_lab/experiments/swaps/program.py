@@ -20,6 +20,7 @@ TaskName = Literal[
     "words", "weight_drop", "characters", "endings", "tagger", "sentences", "translation", "speech", "digits",
     "forecast", "adding", "ppo", "r2d2",
     "ptb", "letters", "dates", "pairs", "quotes", "melody", "keywords", "activity", "weather", "irregular", "maze",
+    "phones", "emotions", "punctuation", "windows", "authors", "pieces",
 ]  # fmt: skip
 """The tasks in the order in which they are shown. Each is a file in `tasks/`. Those in the last line confirm what was
 chosen on the others."""
