@@ -22,8 +22,8 @@ TaskName = Literal[
     "ptb", "letters", "dates", "pairs", "quotes", "melody", "keywords", "activity", "weather", "irregular", "maze",
     "phones", "emotions", "punctuation", "windows", "authors", "pieces",
 ]  # fmt: skip
-"""The tasks in the order in which they are shown. Each is a file in `tasks/`. Those in the last line confirm what was
-chosen on the others."""
+"""The tasks in the order in which they are shown. Each is a file in `tasks/`, whose `Program.confirms` says what it is
+for."""
 
 TEST = "test_"
 """What stands before a metric's name in the records if it is of test cases."""

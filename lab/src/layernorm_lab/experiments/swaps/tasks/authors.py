@@ -82,5 +82,5 @@ PROGRAM = Program(
     updates=600,
     load=load,
     build=build,
-    confirms=True,
+    confirms="start",
 )

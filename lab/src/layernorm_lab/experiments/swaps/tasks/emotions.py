@@ -103,5 +103,5 @@ PROGRAM = Program(
     updates=750,
     load=load,
     build=build,
-    confirms=True,
+    confirms="start",
 )

@@ -104,5 +104,5 @@ PROGRAM = Program(
     updates=800,
     load=load,
     build=build,
-    confirms=True,
+    confirms="start",
 )

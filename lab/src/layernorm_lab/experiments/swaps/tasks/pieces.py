@@ -92,5 +92,5 @@ PROGRAM = Program(
     load=load,
     build=build,
     clip=lambda parameters: nn.utils.clip_grad_norm_(parameters, 5.0),
-    confirms=True,
+    confirms="start",
 )

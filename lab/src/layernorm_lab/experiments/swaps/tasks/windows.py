@@ -74,5 +74,5 @@ PROGRAM = Program(
     updates=1000,
     load=load,
     build=build,
-    confirms=True,
+    confirms="start",
 )
