@@ -1,6 +1,7 @@
 """The tasks of `swaps` train in every arm, from the same weights, data and draws, and go on where they stopped."""
 
 import copy
+import itertools
 import random
 import re
 import string
@@ -11,6 +12,7 @@ import torch
 
 import layernorm as ln
 from lab_support.book_files import write_sentences, write_sick
+from lab_support.mnist_files import write_mnist
 from layernorm_lab import cli
 from layernorm_lab.errors import RunError, UsageError
 from layernorm_lab.experiments.swaps import cartpole, experiment
@@ -21,13 +23,21 @@ from layernorm_lab.experiments.swaps.network import Maker
 from layernorm_lab.experiments.swaps.programs import PROGRAMS
 from layernorm_lab.experiments.swaps.tasks import (
     activity,
+    catch,
     dates,
+    doors,
+    drawings,
     irregular,
     keywords,
+    loads,
     maze,
     melody,
+    pixels,
     quotes,
+    rows,
+    sessions,
     tagger,
+    traffic,
     translation,
     weather,
 )  # fmt: skip
@@ -37,7 +47,7 @@ from layernorm_lab.train.distributed import accelerator
 from support.repository import ROOT
 from support.turns import one_in
 
-MADE = (dates, melody, keywords, activity, irregular)
+MADE = (dates, melody, keywords, activity, irregular, drawings, sessions, pixels, rows)
 
 ARMS = {
     "plain": {"norm": "none"},
@@ -49,7 +59,7 @@ ARMS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small book with names, and sentences of two classes."""
+    """A small book with names, sentences of two classes, and images."""
     place, chance = tmp_path_factory.mktemp("data"), random.Random(0)
 
     def word():
@@ -68,17 +78,22 @@ def folder(tmp_path_factory):
         (place / name).mkdir()
     write_sentences(place / "sentences", random.Random(1), count=60)
     write_sick(place / "sick", np.random.default_rng(2))
+    write_mnist(place / "mnist", train=340, test=40)
     return place
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_data():
-    """Fewer cases in the tasks that confirm, whose data are made."""
+    """Fewer cases in the tasks that confirm."""
     with pytest.MonkeyPatch.context() as patch:
         for task in MADE:
             patch.setattr(task, "TRAIN", 300)
             patch.setattr(task, "TEST", 40)
+        for task in (drawings, pixels, rows):
+            patch.setattr(task, "HELD_OUT", 40)
         patch.setattr(weather, "HOURS", 180)
+        patch.setattr(traffic, "HOURS", 400)
+        patch.setattr(loads, "DAYS", 28)
         experiment.load_task.cache_clear()
         yield
     experiment.load_task.cache_clear()
@@ -134,10 +149,12 @@ def test_arms_start_from_the_same_weights_and_train(folder, name):
         assert all(bool(item.isfinite().all()) for item in task.model.parameters())
 
 
-@pytest.mark.parametrize("name", ["words", "weight_drop", "characters", "ppo", "r2d2", "ptb", "maze"])
+@pytest.mark.parametrize(
+    "name", ["words", "weight_drop", "characters", "ppo", "r2d2", "ptb", "maze", "doors", "catch", "sessions"]
+)
 def test_a_run_goes_on_where_it_stopped(folder, name):
     """Tasks whose batches are no function of the update alone. PPO is stopped within its use of a rollout."""
-    stop, end = (21, 23) if name in ("ppo", "maze") else (3, 6)
+    stop, end = (21, 23) if name in ("ppo", "maze", "doors") else (3, 6)
     torch.manual_seed(derive_seed(0, NOISE))
     whole = made(folder, name, updates=end)
     train(whole, 0, stop)
@@ -236,6 +253,10 @@ DIGESTS = {
     "activity": "415adad06c20",
     "irregular": "ad07cbd59872",
     "weather": "9712963cb156",
+    "drawings": "776da5252275",
+    "loads": "d9b5160f33da",
+    "traffic": "20801ef6a039",
+    "sessions": "60a6b9904589",
 }
 
 
@@ -306,6 +327,162 @@ def test_the_maze_needs_a_memory():
     assert moved.tolist() == [[0, -1, 0], [0, -1, 0], [4, -1, 4], [3, -1, 4], [0, -1, 0]]
     assert rewards.tolist() == pytest.approx([1, -0.1, 0, -0.1, 0])
     assert ended.tolist() == [True, True, False, False, True]
+
+
+class _Opener(torch.nn.Module):
+    """Goes to the left until a door is there, then to the right, then back. It opens doors that are red, and blue ones
+    after a red one, which it remembers, or all of them."""
+
+    def __init__(self, remembers):
+        super().__init__()
+        self.remembers = remembers
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, seen, begins, state=None):
+        left, right, red, blue = seen[0].bool().unbind(1)
+        way, opened = torch.zeros(2, len(left), dtype=torch.int64) if state is None else state
+        way = torch.where(left, 1, torch.where(right, 0, way))
+        due = (red & (opened == 0)) | (blue & ((opened == 1) | (not self.remembers)))
+        opened = opened | (red & due).long()
+        action = torch.where(due, 2, way)
+        return torch.nn.functional.one_hot(action, 3).float().log().clamp(min=-50)[None], None, (way, opened)
+
+
+def test_the_doors_need_a_memory():
+    assert doors.solved(_Opener(True), 0) == 1.0
+    assert 0.4 < doors.solved(_Opener(False), 0) < 0.6  # a half, to four standard errors of 400 rooms
+    end, last = doors.WIDE - 1, doors.LONGEST - 1
+    rooms = torch.tensor([[end, 0, 1, 9], [end, 0, 0, 9], [0, 0, 0, 2], [0, 1, 0, 3], [2, 0, 1, last], [1, 1, 1, 5]])
+    new = torch.tensor([[3, 1]] * 6)
+    moved, rewards, ended = doors.moved(rooms, torch.tensor([2, 2, 2, 0, 1, 2]), new)
+    again = [3, 1, 0, 0]
+    assert moved.tolist() == [again, again, [0, 0, 1, 3], [0, 1, 0, 4], again, [1, 1, 1, 6]]
+    assert rewards.tolist() == pytest.approx([1 - 0.9 * 10 / doors.LONGEST, 0, 0, 0, 0, 0])
+    assert ended.tolist() == [True, True, False, False, True, False]
+    assert torch.equal(doors.seen_of(rooms[:2]), doors.seen_of(rooms[:2] - torch.tensor([0, 0, 0, 1])))
+
+
+@pytest.mark.parametrize(("odd", "first"), [(False, [*range(0, 128, 4)]), (True, [*range(2, 124, 4)])])
+def test_windows_hold_each_step_once(odd, first):
+    found = doors.windows(odd, torch.Generator().manual_seed(0)).T.tolist()
+    assert sorted(found) == [[step, room] for step in first for room in range(doors.ROOMS)]
+    assert found != sorted(found)
+
+
+class _Catcher(torch.nn.Module):
+    """Goes to where the ball will be, which follows from the two places that are seen; or to where it sees the ball."""
+
+    def __init__(self, remembers):
+        super().__init__()
+        self.remembers = remembers
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, seen, begins, state=None):
+        ball, paddle = (part.argmax(1) for part in seen[0].split(catch.WIDE, 1))
+        first, goal, step = state or (ball, ball, 0)
+        if step == 1 and self.remembers:
+            places = torch.stack([torch.ones_like(ball), ball, ball - first, paddle], 1)
+            for _ in range(catch.HIGH - 2):
+                places = catch.moved(places, torch.zeros_like(ball), places[:, 1:3])[0]
+            ball, way = places[:, 1], places[:, 2]
+            goal = ball + torch.where((ball + way < 0) | (ball + way >= catch.WIDE), -way, way)
+        action = torch.where(goal > paddle, 2, torch.where(goal < paddle, 1, 0))
+        return torch.nn.functional.one_hot(action, 3).float().log().clamp(min=-50)[None], None, (first, goal, step + 1)
+
+
+def test_the_ball_is_caught_from_memory():
+    assert catch.caught(_Catcher(True), 0) == 1.0
+    assert catch.caught(_Catcher(False), 0) < 0.6
+    last = catch.HIGH - 1
+    balls = torch.tensor([[0, 0, -1, 3], [1, 6, 1, 0], [2, 3, 0, 6], [last, 2, 1, 2], [last, 2, 1, 3]])
+    moved, rewards, ended = catch.moved(balls, torch.tensor([0, 1, 2, 2, 2]), torch.tensor([[5, -1]] * 5))
+    again = [0, 5, -1, 3]
+    assert moved.tolist() == [[1, 1, 1, 3], [2, 5, -1, 0], [3, 3, 0, 6], again, again]
+    assert rewards.tolist() == [0, 0, 0, 1, -1]
+    assert ended.tolist() == [False, False, False, True, True]
+    assert catch.seen_of(balls)[:, : catch.WIDE].sum(1).tolist() == [1, 1, 0, 0, 0]
+
+
+class _Last(torch.nn.Module):
+    """Forecasts the load of the hour before, which is the last one known."""
+
+    def forward(self, x, customers, states=None):
+        return x[..., 0], torch.ones_like(x[..., 0]), states
+
+
+def test_the_next_day_is_forecast_from_its_own_means():
+    """A forecast of the hour before stays at the last load that is known, of the hour before the day."""
+    data = experiment.load_task("loads", None)
+    parts = loads.build(data, Maker(Config("loads", "none")), 0, 1)
+    days = loads.DAYS - 7
+    for evaluate, first in ((parts.evaluate, days - 14), (parts.test, days - 7)):
+        off, size = 0.0, 0.0
+        for day in range(first, first + 7):
+            window = data["loads"][24 * day : 24 * day + 192]
+            window = window / (1 + window[:167].mean(0))
+            off += float((window[168:] - window[167]).abs().sum())
+            size += float(window[168:].sum())
+        assert evaluate(_Last()) == pytest.approx(off / size, rel=1e-5)
+
+
+def test_the_second_gru_reads_the_same_hour_of_each_day():
+    class Network(torch.nn.Module):
+        def forward(self, x):
+            read.append(x)
+            return x, torch.zeros(1, x.shape[1], traffic.UNITS if len(read) == 1 else traffic.SKIPPING)
+
+    read = []
+    model = traffic.Forecaster(lambda *sizes: Network()).eval()
+    assert model(torch.rand(168, 2, traffic.ROADS)).shape == (2, traffic.ROADS)
+    weeks, days = read
+    assert (len(weeks), days.shape[:2]) == (163, (6, 24 * 2))
+    for hour in range(24):
+        for case in range(2):
+            assert torch.equal(days[:, 2 * hour + case], weeks[19 + hour :: 24, case])
+
+
+def test_sessions_stand_in_columns():
+    data = experiment.load_task("sessions", None)
+    found, wanted = [], random.Random(derive_seed(*b"sessions"))
+    for items, right, begins in zip(*(data[name].T.tolist() for name in ("items", "next", "begins")), strict=True):
+        starts = [place for place, begin in enumerate(begins) if begin]
+        found += [[*items[start:end], right[end - 1]] for start, end in itertools.pairwise(starts)]
+        assert all(begin or item == before for item, before, begin in zip(items[1:], right, begins[1:], strict=False))
+    made = [sessions.session(wanted) for _ in range(sessions.TRAIN)]
+    assert len(found) > sessions.TRAIN - 2 * sessions.BATCH  # the last ones of the columns may be cut off
+    assert all(item in made for item in found)
+
+
+def test_sessions_are_missed_where_the_next_item_is_not_among_the_first():
+    class Model(torch.nn.Module):
+        def forward(self, items, begins):
+            after = torch.nn.functional.one_hot((items + 1) % sessions.ITEMS, sessions.ITEMS)
+            return after - torch.arange(sessions.ITEMS) / sessions.ITEMS / 2, None
+
+    data = experiment.load_task("sessions", None)
+    parts = sessions.build(data, Maker(Config("sessions", "none")), 0, 1)
+    for evaluate, name in ((parts.evaluate, "held_out"), (parts.test, "test")):
+        hits = [
+            after == (item + 1) % sessions.ITEMS or after < sessions.FIRST - ((item + 1) % sessions.ITEMS >= 20)
+            for row in data[name].T.tolist()
+            for item, after in itertools.pairwise(row)
+            if after >= 0
+        ]
+        assert evaluate(Model()) == pytest.approx(1 - sum(hits) / len(hits))
+
+
+def test_drawings_have_an_outline_and_marks():
+    """As many strokes as the mark has and one; a drawing has the size 1, so that its offsets are a few thousandths."""
+    data = experiment.load_task("drawings", None)
+    ink, lengths, mark = data["ink"], data["lengths"], data["classes"] % drawings.MARKS
+    strokes = torch.tensor([1, 2, 3, 2])[mark]
+    assert torch.equal(lengths, drawings.OUTLINE + drawings.MARK * (strokes - 1))
+    assert torch.equal(ink[:, :, 2].sum(0).long(), strokes)
+    assert (ink[lengths - 1, torch.arange(len(lengths)), 2] == 1).all()
+    beyond = torch.arange(len(ink)).unsqueeze(1) >= lengths
+    assert (ink[beyond] == 0).all()
+    places = (0.02 * ink[:, :, :2]).cumsum(0)
+    assert (places.amax((0, 2)) - places.amin((0, 2)) < 1.01).all()
 
 
 def test_the_field_is_that_of_all_ways():

@@ -20,9 +20,10 @@ TaskName = Literal[
     "words", "weight_drop", "characters", "endings", "tagger", "sentences", "translation", "speech", "digits",
     "forecast", "adding", "ppo", "r2d2",
     "ptb", "letters", "dates", "pairs", "quotes", "melody", "keywords", "activity", "weather", "irregular", "maze",
+    "pixels", "rows", "drawings", "loads", "doors", "catch", "traffic", "sessions",
 ]  # fmt: skip
-"""The tasks in the order in which they are shown. Each is a file in `tasks/`. Those in the last line confirm what was
-chosen on the others."""
+"""The tasks in the order in which they are shown. Each is a file in `tasks/`. Those in the last two lines confirm
+what was chosen on the others."""
 
 TEST = "test_"
 """What stands before a metric's name in the records if it is of test cases."""
