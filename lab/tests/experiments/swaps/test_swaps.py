@@ -253,10 +253,10 @@ DIGESTS = {
     "activity": "415adad06c20",
     "irregular": "ad07cbd59872",
     "weather": "9712963cb156",
-    "drawings": "776da5252275",
+    "drawings": "8b4c9c575ded",
     "loads": "d9b5160f33da",
     "traffic": "20801ef6a039",
-    "sessions": "60a6b9904589",
+    "sessions": "f5e25d7dcfac",
 }
 
 
@@ -370,7 +370,7 @@ def test_windows_hold_each_step_once(odd, first):
 
 
 class _Catcher(torch.nn.Module):
-    """Goes to where the ball will be, which follows from the two places that are seen; or to where it sees the ball."""
+    """Goes to where it saw the ball, which it remembers, or to where it sees one."""
 
     def __init__(self, remembers):
         super().__init__()
@@ -378,29 +378,22 @@ class _Catcher(torch.nn.Module):
         self.register_buffer("seen", torch.zeros(1))
 
     def forward(self, seen, begins, state=None):
-        ball, paddle = (part.argmax(1) for part in seen[0].split(catch.WIDE, 1))
-        first, goal, step = state or (ball, ball, 0)
-        if step == 1 and self.remembers:
-            places = torch.stack([torch.ones_like(ball), ball, ball - first, paddle], 1)
-            for _ in range(catch.HIGH - 2):
-                places = catch.moved(places, torch.zeros_like(ball), places[:, 1:3])[0]
-            ball, way = places[:, 1], places[:, 2]
-            goal = ball + torch.where((ball + way < 0) | (ball + way >= catch.WIDE), -way, way)
+        balls, paddle = seen[0, :, : catch.WIDE], seen[0, :, catch.WIDE :].argmax(1)
+        goal = torch.where(balls.sum(1) > 0, balls.argmax(1), state if self.remembers and state is not None else paddle)
         action = torch.where(goal > paddle, 2, torch.where(goal < paddle, 1, 0))
-        return torch.nn.functional.one_hot(action, 3).float().log().clamp(min=-50)[None], None, (first, goal, step + 1)
+        return torch.nn.functional.one_hot(action, 3).float().log().clamp(min=-50)[None], None, goal
 
 
 def test_the_ball_is_caught_from_memory():
     assert catch.caught(_Catcher(True), 0) == 1.0
-    assert catch.caught(_Catcher(False), 0) < 0.6
+    assert 0.34 < catch.caught(_Catcher(False), 0) < 0.52  # three columns of seven, to four standard errors of 500
     last = catch.HIGH - 1
-    balls = torch.tensor([[0, 0, -1, 3], [1, 6, 1, 0], [2, 3, 0, 6], [last, 2, 1, 2], [last, 2, 1, 3]])
-    moved, rewards, ended = catch.moved(balls, torch.tensor([0, 1, 2, 2, 2]), torch.tensor([[5, -1]] * 5))
-    again = [0, 5, -1, 3]
-    assert moved.tolist() == [[1, 1, 1, 3], [2, 5, -1, 0], [3, 3, 0, 6], again, again]
+    balls = torch.tensor([[0, 0, 3], [1, 6, 0], [2, 3, 6], [last, 3, 2], [last, 2, 3]])
+    moved, rewards, ended = catch.moved(balls, torch.tensor([0, 1, 2, 2, 2]), torch.tensor([5] * 5))
+    assert moved.tolist() == [[1, 0, 3], [2, 6, 0], [3, 3, 6], [0, 5, 3], [0, 5, 3]]
     assert rewards.tolist() == [0, 0, 0, 1, -1]
     assert ended.tolist() == [False, False, False, True, True]
-    assert catch.seen_of(balls)[:, : catch.WIDE].sum(1).tolist() == [1, 1, 0, 0, 0]
+    assert catch.seen_of(balls)[:, : catch.WIDE].sum(1).tolist() == [1, 0, 0, 0, 0]
 
 
 class _Last(torch.nn.Module):
@@ -448,41 +441,45 @@ def test_sessions_stand_in_columns():
         starts = [place for place, begin in enumerate(begins) if begin]
         found += [[*items[start:end], right[end - 1]] for start, end in itertools.pairwise(starts)]
         assert all(begin or item == before for item, before, begin in zip(items[1:], right, begins[1:], strict=False))
-    made = [sessions.session(wanted) for _ in range(sessions.TRAIN)]
+    following = sessions.make_next(wanted)
+    made = [sessions.session(wanted, following) for _ in range(sessions.TRAIN)]
     assert len(found) > sessions.TRAIN - 2 * sessions.BATCH  # the last ones of the columns may be cut off
     assert all(item in made for item in found)
 
 
-def test_sessions_are_missed_where_the_next_item_is_not_among_the_first():
+def test_the_reciprocal_rank_counts_the_first_twenty():
     class Model(torch.nn.Module):
+        """Scores the next number highest, then all others in their order."""
+
         def forward(self, items, begins):
             after = torch.nn.functional.one_hot((items + 1) % sessions.ITEMS, sessions.ITEMS)
             return after - torch.arange(sessions.ITEMS) / sessions.ITEMS / 2, None
 
+    def rank(item, after):
+        best = (item + 1) % sessions.ITEMS
+        return 1 if after == best else after + 1 + (after < best)
+
     data = experiment.load_task("sessions", None)
     parts = sessions.build(data, Maker(Config("sessions", "none")), 0, 1)
     for evaluate, name in ((parts.evaluate, "held_out"), (parts.test, "test")):
-        hits = [
-            after == (item + 1) % sessions.ITEMS or after < sessions.FIRST - ((item + 1) % sessions.ITEMS >= 20)
-            for row in data[name].T.tolist()
-            for item, after in itertools.pairwise(row)
-            if after >= 0
-        ]
-        assert evaluate(Model()) == pytest.approx(1 - sum(hits) / len(hits))
+        pairs = [pair for row in data[name].T.tolist() for pair in itertools.pairwise(row) if pair[1] >= 0]
+        ranks = [rank(*pair) for pair in pairs]
+        assert evaluate(Model()) == pytest.approx(sum(1 / k for k in ranks if k <= sessions.FIRST) / len(ranks))
 
 
 def test_drawings_have_an_outline_and_marks():
-    """As many strokes as the mark has and one; a drawing has the size 1, so that its offsets are a few thousandths."""
+    """As many strokes as the mark has and one, in a box with the longer side 1."""
     data = experiment.load_task("drawings", None)
-    ink, lengths, mark = data["ink"], data["lengths"], data["classes"] % drawings.MARKS
+    ink, mark = data["ink"], data["classes"] % drawings.MARKS
     strokes = torch.tensor([1, 2, 3, 2])[mark]
-    assert torch.equal(lengths, drawings.OUTLINE + drawings.MARK * (strokes - 1))
-    assert torch.equal(ink[:, :, 2].sum(0).long(), strokes)
-    assert (ink[lengths - 1, torch.arange(len(lengths)), 2] == 1).all()
-    beyond = torch.arange(len(ink)).unsqueeze(1) >= lengths
-    assert (ink[beyond] == 0).all()
-    places = (0.02 * ink[:, :, :2]).cumsum(0)
-    assert (places.amax((0, 2)) - places.amin((0, 2)) < 1.01).all()
+    lengths = drawings.OUTLINE + drawings.MARK * (strokes - 1)
+    assert torch.equal((ink[:, :, 2] == 2).sum(0), strokes)
+    assert (ink[0, :, 2] == 2).all()
+    inside = torch.arange(len(ink)).unsqueeze(1) < lengths
+    assert torch.equal(ink[:, :, 2] > 0, inside)
+    assert (ink[~inside] == 0).all()
+    assert ((ink[:, :, :2].amax((0, 2)) - 1).abs() < 1e-3).all()
+    assert (ink >= 0).all()
 
 
 def test_the_field_is_that_of_all_ways():

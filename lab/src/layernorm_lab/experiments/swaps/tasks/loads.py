@@ -120,7 +120,7 @@ PROGRAM = Program(
     "customers are drawn as often as small ones.",
     network="LSTM",
     metric=Metric("deviation", "error over load", percent=True),
-    chance=0.5,
+    chance=0.45,
     margin=0.005,
     optimizer=torch.optim.Adam,
     rate=1e-3,
