@@ -447,6 +447,20 @@ def test_sessions_stand_in_columns():
     assert all(item in made for item in found)
 
 
+def test_the_state_of_sessions_is_carried_on(folder):
+    """The second step from the first one's state, and from zeros."""
+    model = (task := made(folder, "sessions", norm="none")).model
+    with torch.no_grad():
+        states = []
+        for steps in ((0, 1), (1,)):
+            model.state.zero_()
+            for step in steps:
+                task.mean_loss(model, step)
+            states.append(model.state.clone())
+    alike = (states[0] == states[1]).all(2)
+    assert 0 < alike.sum() < sessions.BATCH / 2  # sessions that begin with this step
+
+
 def test_the_reciprocal_rank_counts_the_first_twenty():
     class Model(torch.nn.Module):
         """Scores the next number highest, then all others in their order."""
