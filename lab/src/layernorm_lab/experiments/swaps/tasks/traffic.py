@@ -96,7 +96,7 @@ PROGRAM = Program(
     source="https://github.com/laiguokun/LSTNet (main.py, models/LSTNet.py, traffic.sh)",
     settings="LSTNet: a convolution over 6 hours, a GRU over a week and one of 10 units over each hour of the days, a "
     "linear way around them, Adam 1e-3, batch 128, dropout 0.2, the sum of absolute errors, gradient's norm clipped to "
-    "10. Here 50 filters and units for 100, three hours ahead, 20 made roads for 862.",
+    "10. Here 50 filters and units for 100, three hours ahead for twelve, 20 made roads for 862.",
     network="GRU",
     metric=Metric("rse", "relative squared error"),
     chance=1.0,
