@@ -11,6 +11,7 @@ import torch
 
 import layernorm as ln
 from lab_support.book_files import write_sentences, write_sick
+from lab_support.mnist_files import write_mnist
 from layernorm_lab import cli
 from layernorm_lab.errors import RunError, UsageError
 from layernorm_lab.experiments.swaps import cartpole, experiment
@@ -23,16 +24,22 @@ from layernorm_lab.experiments.swaps.tasks import (
     activity,
     authors,
     dates,
+    drawings,
     emotions,
     irregular,
     keywords,
+    loads,
     maze,
     melody,
     phones,
     pieces,
+    pixels,
     punctuation,
     quotes,
+    rows,
+    sessions,
     tagger,
+    traffic,
     translation,
     weather,
     windows,
@@ -44,7 +51,7 @@ from layernorm_lab.train.distributed import accelerator
 from support.repository import ROOT
 from support.turns import one_in
 
-MADE = (dates, melody, keywords, activity, irregular, phones, emotions)
+MADE = (dates, melody, keywords, activity, irregular, phones, emotions, drawings, sessions, pixels, rows)
 
 ARMS = {
     "plain": {"norm": "none"},
@@ -56,7 +63,7 @@ ARMS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small book with names, and sentences of two classes."""
+    """A small book with names, sentences of two classes, and images."""
     place, chance = tmp_path_factory.mktemp("data"), random.Random(0)
 
     def word():
@@ -75,17 +82,22 @@ def folder(tmp_path_factory):
         (place / name).mkdir()
     write_sentences(place / "sentences", random.Random(1), count=60)
     write_sick(place / "sick", np.random.default_rng(2))
+    write_mnist(place / "mnist", train=340, test=40)
     return place
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_data():
-    """Fewer cases in the tasks that confirm, whose data are made."""
+    """Fewer cases in the tasks that confirm."""
     with pytest.MonkeyPatch.context() as patch:
         for task in MADE:
             patch.setattr(task, "TRAIN", 300)
             patch.setattr(task, "TEST", 40)
+        for task in (drawings, pixels, rows):
+            patch.setattr(task, "HELD_OUT", 40)
         patch.setattr(weather, "HOURS", 180)
+        patch.setattr(traffic, "HOURS", 400)
+        patch.setattr(loads, "DAYS", 42)
         experiment.load_task.cache_clear()
         yield
     experiment.load_task.cache_clear()
@@ -141,10 +153,12 @@ def test_arms_start_from_the_same_weights_and_train(folder, name):
         assert all(bool(item.isfinite().all()) for item in task.model.parameters())
 
 
-@pytest.mark.parametrize("name", ["words", "weight_drop", "characters", "ppo", "r2d2", "ptb", "maze"])
+@pytest.mark.parametrize(
+    "name", ["words", "weight_drop", "characters", "ppo", "r2d2", "ptb", "maze", "doors", "catch", "sessions"]
+)
 def test_a_run_goes_on_where_it_stopped(folder, name):
     """Tasks whose batches are no function of the update alone. PPO is stopped within its use of a rollout."""
-    stop, end = (21, 23) if name in ("ppo", "maze") else (3, 6)
+    stop, end = (21, 23) if name in ("ppo", "maze", "doors") else (3, 6)
     torch.manual_seed(derive_seed(0, NOISE))
     whole = made(folder, name, updates=end)
     train(whole, 0, stop)
@@ -245,12 +259,16 @@ DIGESTS = {
     "weather": "9712963cb156",
     "phones": "e111a9424eae",
     "emotions": "793e00403b59",
+    "drawings": "43447a615383",
+    "loads": "af302d8cfd31",
+    "traffic": "20801ef6a039",
+    "sessions": "f5e25d7dcfac",
 }
 
 
 @pytest.mark.parametrize("name", DIGESTS)
 def test_made_data_are_the_same_on_every_processor(name):
-    """The digests are those of an AMD EPYC (Zen 4). Numbers are drawn as integers, and results rounded."""
+    """The digests are those of an AMD EPYC (Zen 4) and an Intel Xeon: integers are drawn, results are rounded."""
     experiment.load_task.cache_clear()
     assert experiment.load_task(name, None).facts["fingerprint"][:12] == DIGESTS[name]
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -134,6 +135,15 @@ def test_the_arms_and_seeds_are_those_of_the_page():
     others = {task: program for task, program in PROGRAMS.items() if task not in chooses}
     assert {program.network for program in others.values() if program.confirms != "start"} == {"RNN"}
     assert not any(PROGRAMS[task].confirms == "start" for task in chooses)
+
+
+def test_the_fresh_tasks_are_those_of_the_page():
+    page = (ROOT / "docs" / "results" / "swaps" / "start.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+), [^|]+ \| [^|]*?\b(LSTM|GRU)s?\b", page, re.MULTILINE)
+    fresh = {task: program for task, program in PROGRAMS.items() if program.confirms == "start"}
+    assert rows == [(task, program.network) for task, program in fresh.items()]
+    assert {task for task, program in fresh.items() if program.inputs == "numbers"} == {"pixels", "loads"}
+    assert [len(tasks) for tasks in start.families([*fresh]).values()] == [8, 1, 2, 3]
 
 
 def test_every_arm_has_a_name_of_its_own():

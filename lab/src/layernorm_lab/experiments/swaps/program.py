@@ -21,6 +21,7 @@ TaskName = Literal[
     "forecast", "adding", "ppo", "r2d2",
     "ptb", "letters", "dates", "pairs", "quotes", "melody", "keywords", "activity", "weather", "irregular", "maze",
     "phones", "emotions", "punctuation", "windows", "authors", "pieces",
+    "pixels", "rows", "drawings", "loads", "doors", "catch", "traffic", "sessions",
 ]  # fmt: skip
 """The tasks in the order in which they are shown. Each is a file in `tasks/`, whose `Program.confirms` says what it is
 for."""
