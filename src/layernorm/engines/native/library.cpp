@@ -23,6 +23,7 @@ ParallelFor parallel_for = nullptr;
 
 int run(int (*RecurrentKernels::*function)(const Recurrent *, ParallelFor), const void *call, int type) {
     const auto *n = static_cast<const Recurrent *>(call);
+    const Subnormals zero(Subnormals::ZERO);
     const int status = (recurrent_kernels(call, type).*function)(n, parallel_for);
     return status == NOT_ROUNDED ? (kernels.recurrent[type]->*function)(n, parallel_for) : status;
 }

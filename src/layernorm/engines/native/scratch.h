@@ -83,11 +83,20 @@ public:
 // A thread that waits for others in a call may itself run a part of that call: two blocks.
 inline thread_local Scratch of_call, of_part;
 
-// f(begin, end) over [0, count) on PyTorch's threads, at least `grain` at a time; without these on this thread.
+// f(begin, end) over [0, count) on PyTorch's threads, at least `grain` at a time; without these on this thread. All of them
+// take subnormal numbers as this one does.
 template <class F> static void share(ParallelFor run, i64 count, const F& f, i64 grain = 1) {
     if (count <= 0) return;
-    auto body = [](i64 begin, i64 end, void* context) { (*static_cast<const F*>(context))(begin, end); };
-    if (!run || count <= grain || run(0, count, grain, body, const_cast<F*>(&f))) f(0, count);
+    struct Shared {
+        const F& f;
+        const unsigned mode;
+    } shared{f, Subnormals::mode()};
+    auto body = [](i64 begin, i64 end, void* context) {
+        const Shared& of = *static_cast<const Shared*>(context);
+        const Subnormals as_there(of.mode);
+        of.f(begin, end);
+    };
+    if (!run || count <= grain || run(0, count, grain, body, &shared)) f(0, count);
 }
 
 }  // namespace LAYERNORM_ISA
