@@ -114,9 +114,12 @@ def _look_for_faults(
 
     watches = [watch_norms(module, spreads), watch_calls(module, note), watch_torch_calls(module, note)]
     output, total, gradients = run(module, batch, loss, watches)
-    if not all(bool(part.isfinite().all()) for part in [total, *(numbers(g) for _, g in gradients)]):
+    not_finite = not all(bool(part.isfinite().all()) for part in [total, *(numbers(g) for _, g in gradients)])
+    if not_finite and not bool(total.isfinite()):
         return Audit([first_not_finite(module, batch, output, total, gradients)])
     growth, of_time, over_time = findings_over_time(layers)
+    if not_finite:
+        return Audit(of_time or [first_not_finite(module, batch, output, total, gradients)], growth)
     findings = Audit(growth=growth)
     for calls in layers.values():
         findings += findings_of_layer(calls, spreads)

@@ -47,6 +47,9 @@ class Audit(list[Finding]):
         self.growth = list(growth)
 
     def __str__(self) -> str:
-        return "\n".join(textwrap.fill(str(finding), 80, subsequent_indent="  ") for finding in self)
+        lines = (
+            str(finding).replace('": ', '":\xa0') for finding in self
+        )  # code such as {"gain_hh": 0.3} is not split
+        return "\n".join(textwrap.fill(line, 80, subsequent_indent="  ") for line in lines).replace("\xa0", " ")
 
     __repr__ = __str__

@@ -90,18 +90,21 @@ def _leaps(steps: Sequence[Step]) -> list[tuple[float, Step]]:
 def _fix_of_leap(
     module: torch.nn.Module, batch: Sequence[Any], loss: Callable[[Any], Tensor], optimizers: Optimizers
 ) -> str:
-    """Finds the start with which the first update is about as large as in the plain network, at the same rate."""
+    """Says how large the first update is from other starts, at the same rate."""
     starts = {
-        f'gain_init={{"gain_hh": {STEADY:g}}}, of a new network gain_init="steady"': steady_gains(module),
-        "gains set with ln.match(module, *batch)": _matched_gains(module, batch),
+        f'with gain_init={{"gain_hh": {STEADY:g}}} (of a new network gain_init="steady")': steady_gains(module),
+        "with gains set by ln.match(module, *batch)": _matched_gains(module, batch),
     }
+    ratios = {}
     for text, gains in starts.items():
         if gains:
             with replaced(module, gains):
                 leaps = _leaps(first_steps(module, batch, loss, optimizers))
-            if not leaps:
-                return f"The start is the cause, not the rate: it is no longer so with {text}."
-    return "No start that is known here mends it: clip the gradients, or take Adam, whose first update is no larger."
+            ratios[text] = max(leaps)[0] if leaps else 1.0
+    if min(ratios.values(), default=math.inf) > LEAP:
+        return "Clip the gradients, or take Adam, whose first update does not depend on their size."
+    found = ", ".join(f"{text} {ratio:.3g} times" if ratio > 1 else f"{text} no more" for text, ratio in ratios.items())
+    return f"The start is the cause, not the rate: {found}."
 
 
 def _matched_gains(module: torch.nn.Module, batch: Sequence[Any]) -> dict[Tensor, Tensor]:
