@@ -28,8 +28,8 @@ bfloat16, 30 and 120 steps of noise, torch's networks, layernorm's under every f
 of 0.1 to 0.6 have 0.003 to 0.02, LSTMs with gains of 1 have 0.1 to 9."""
 
 FAR = 0.5
-"""The same for other networks. Perceptrons and convolutions of ten layers with a norm have up to 0.25 and are trained so
-all the same; twenty convolutions with batch norm and without a skip connection have 0.8."""
+"""The same for other networks. Perceptrons and convolutions of ten layers with a norm have up to 0.25, and are trained
+so. Twenty convolutions with batch norm and without a skip connection have 0.8."""
 
 _ROUNDING = 1e-5
 """A bias's or gain's gradient relative to the largest gradient in its module. What is smaller is taken for rounding: a
