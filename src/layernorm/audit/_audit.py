@@ -30,7 +30,7 @@ def audit(
     r"""Looks for what is badly scaled in a network at the start of training, and says how to fix it.
 
     It runs one batch forward and backward. If the loss, a gradient or a deviation is infinite or NaN, the one finding
-    says where that begins: in a parameter, an input, the output, the loss or the gradients. Else it looks for four
+    says where that begins: in a parameter, an input, the output, the loss or the gradients. Else it looks for six
     faults:
 
     - **A vector without spread under a norm.** At some time step its deviation is at most :math:`\sqrt{\epsilon}` in
@@ -47,9 +47,17 @@ def audit(
       gives nearly the same output, and of one feature only the sign is left. This is said where the deviation of
       :math:`W_{ih} x` is more than twice as large in the ninetieth of a hundred cases as in the tenth, as it is with
       many measured features.
+    - **A gradient that grows over time.** In every recurrent layer and direction, of layernorm or of torch, the
+      gradient of the last h is carried back step by step. It grows more than 10 times. The finding says over how many
+      steps, what makes it grow (the norm of :math:`W_{hh} h`, of the sum or of the cell, or the weights), and which
+      value of it ends that: the gradient was measured again with it. Cuts and lengths count. It is measured on the
+      first 400 steps and 16 cases. A gradient that shrinks is no fault; `Audit.growth` has the numbers.
     - **Gradients that differ by orders of magnitude.** Between parameters of one kind (weights, biases or gains of one
       class of modules) they differ more than 1000 times, as root mean squares over the elements. No single learning
-      rate suits both.
+      rate suits both. Where the gradient also grows over time, as many times more: time is not blamed on depth.
+    - **A gradient that 16 bits falsify.** The parameters have 16 bits, or autocast is on around the call of `audit`.
+      The gradient is then computed in float32 as well. The two differ by more than 0.1 of its length, and a smaller
+      recurrent gain would end that; or they differ by more than 0.5.
 
     With an optimiser it also compares layernorm's recurrent networks with the *plain* ones, which have the same weights
     and no norm. A learning rate that was found for them need not suit networks that start otherwise. Three more faults:
@@ -61,38 +69,45 @@ def audit(
     - **A larger first update.** The optimiser's first update at its rate changes a weight matrix, relative to the
       matrix's length, by more than 0.1, and more than 3 times as much as it would in the plain network. With Adam the
       two are the same, as its first update does not depend on the gradient's size. The optimiser's hooks run, so that
-      a clipping of the gradients counts if it is registered with ``optimizer.register_step_pre_hook``.
+      a clipping of the gradients counts if it is registered with ``optimizer.register_step_pre_hook``. The finding
+      says how large the update is from two other starts at the same rate.
 
     A recurrent module is measured without recurrent dropout, zoneout and ``reset_hx``.
 
     The module runs in the mode that it is in, training or evaluation. When `audit` returns, its parameters, gradients,
-    buffers, hooks and mode are as before, and so are the optimiser and torch's random state.
+    buffers, hooks and mode are as before, and so are the optimiser, its schedulers and torch's random state. No other
+    tensor has got a gradient. A forward before the call keeps its backward.
 
     Args:
         module: any network. Norms and layernorm's recurrent modules inside it are measured, also where they run by
-            ``stepper()``.
+            ``stepper()``; of torch's recurrent modules the gradient over time.
         batch: the arguments to call it with, ``module(*batch)``.
         loss: ``loss(output) -> ()``. ``None``: the sum of the output's numbers, each times a random number that is the
             same in every call. A plain sum would not do, because the sum of a normalised vector is constant.
-        optimizer: the one that the module is going to be trained with. It needs the training's ``loss``.
+        optimizer: the one that the module is going to be trained with, or a list of several. It needs the training's
+            ``loss``.
 
     Returns:
-        `Audit`, a list of `Finding`. It prints as their text, and as nothing where it is empty.
+        `Audit`, a list of `Finding`. It prints as their text, and as nothing where it is empty. Its ``growth`` has for
+        each recurrent layer and direction the steps, and the factor by which the gradient grows or shrinks over them.
 
     Raises:
-        TypeError: ``module`` is no module, or ``optimizer`` no optimiser.
+        TypeError: ``module`` is no module, or ``optimizer`` neither an optimiser nor a list of them.
         ValueError: ``optimizer`` is given without ``loss``, has no parameter of the module's, or no rate
             ``lr``.
 
     Example::
 
-        print(ln.audit(ln.LSTM(28, 128), torch.randn(50, 32, 28)))
+        found = ln.audit(ln.LSTM(28, 128), torch.randn(50, 32, 28))
+        print(found)
+        print(*found.growth, sep="\n")  # the module: 26.7 over 49 steps, 1.07 a step
 
         tagger = ln.convert(tagger)
         optimizer = torch.optim.SGD(tagger.parameters(), lr=0.015)
         print(ln.audit(tagger, words, loss=lambda scores: F.cross_entropy(scores, tags), optimizer=optimizer))
 
-    Source: this library. The faults were met in the experiments of sections 6.4 and 6.5, and on one-feature series.
+    Source: this library. The faults were met in the experiments of sections 6.4 and 6.5, on one-feature series, and on
+    noise.
     """
     check_module("audit", module)
     optimizers = _optimizers(module, loss, optimizer)
