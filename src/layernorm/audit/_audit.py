@@ -51,7 +51,7 @@ def audit(
       gradient of the last h is carried back step by step. It grows more than 10 times. The finding says over how many
       steps, what makes it grow (the norm of :math:`W_{hh} h`, of the sum or of the cell, or the weights), and which
       value of it ends that: the gradient was measured again with it. Cuts and lengths count. It is measured on the
-      first 400 steps and 16 cases. A gradient that shrinks is no fault; `Audit.growth` has the numbers.
+      first 400 steps and 8 cases. A gradient that shrinks is no fault; `Audit.growth` has the numbers.
     - **Gradients that differ by orders of magnitude.** Between parameters of one kind (weights, biases or gains of one
       class of modules) they differ more than 1000 times, as root mean squares over the elements. No single learning
       rate suits both. Where the gradient also grows over time, as many times more: time is not blamed on depth.

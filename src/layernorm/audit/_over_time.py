@@ -35,8 +35,9 @@ norm of W_ih x + W_hh h, which is small at 10 inputs and 256 units, there 36 to 
 STEPS = 400
 """The first steps of a sequence, on which it is measured: with gains of 1 the growth is seen after 100."""
 
-CASES = 16
-"""The most cases on which it is measured."""
+CASES = 8
+"""The first cases, on which it is measured. Of an LSTM with gains of 1 on 200 steps of noise, three seeds, 8 cases give
+740, 38,000 and 930 times, and 64 cases 8,700, 14,000 and 3,600: enough to tell."""
 
 
 class Curve(NamedTuple):
