@@ -66,7 +66,7 @@ def _exp(log: float) -> float:
     return math.exp(min(log, 700.0))  # a finite number
 
 
-def curve_of(calls: Sequence[LayerCall], gains: Mapping[str, float] | None = None) -> Curve | None:
+def curve_of(calls: Sequence[LayerCall], factors: Mapping[str, float] | None = None) -> Curve | None:
     """Measures the gradient by lag in one layer, with some parameters multiplied; None: no gradient goes through it.
 
     At the last step of every row, and before every cut, a random direction of length 1 is put in as the gradient of h.
@@ -76,10 +76,11 @@ def curve_of(calls: Sequence[LayerCall], gains: Mapping[str, float] | None = Non
     recurrence = calls[0].arguments.recurrence
     if recurrence.norm == "batch" or recurrence.quantized:
         return None
-    factors = gains or {}
     stretches = []
     for a in sequences_of(calls):
-        params = [p * factors.get(name, 1.0) for name, p in zip(recurrence.parameter_names, a.params, strict=True)]
+        params = [
+            p * (factors or {}).get(name, 1.0) for name, p in zip(recurrence.parameter_names, a.params, strict=True)
+        ]
         stretches += _sizes_by_lag(a._replace(params=params) if factors else a)
     longest = max((len(s) for s in stretches), default=1)
     if longest == 1:
