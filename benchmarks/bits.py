@@ -114,7 +114,8 @@ def every_formula() -> Iterator[tuple[str, Formula]]:
     """Yields every network with every formula that differs from all others in it."""
     choices: dict[str, tuple[Any, ...]] = {
         "gates": ("split", "hidden", "sum", None), "span": ("joint", "per_gate", "all"),
-        "cell": ("output", "carry", None), "bias_inside": (False, True), "gate_bias": (True, False), "biases": ("both", "input"),
+        "cell": ("output", "carry", None), "bias_inside": (False, True), "gate_bias": (True, False),
+        "biases": ("both", "input"),
         "bias_again": (False, True), "eps_on": ("variance", "deviation"),
     }  # fmt: skip
     for name in NETWORKS:

@@ -5,8 +5,8 @@
 
 Where a network forgets, the gradient dies out on its way back, and ends in subnormal numbers. Printed are the minima
 over rounds in milliseconds, and how many times as fast as torch's network it is: torch's network, the same one after
-`ln.accelerate`, and torch's with ``torch.set_flush_denormal(True)``, which takes such numbers as 0 in the whole program.
-32 rows, 48 inputs, 64 units.
+`ln.accelerate`, and torch's with ``torch.set_flush_denormal(True)``, which takes such numbers as 0 everywhere. 32
+rows, 48 inputs, 64 units.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ NEEDED = {
     "torch.utils._pytree.tree_leaves": "`audit` finds the tensors in what a model returns and keeps",
     "torch.utils._pytree.keystr": "`audit` names an input that is not finite",
     "torch.utils._pytree.tree_flatten_with_path": "the same",
+    "torch.autograd._unsafe_preserve_version_counter": "`audit` and `match` between a forward and its backward",
     "torch.utils._python_dispatch._get_current_dispatch_mode_stack": "PyTorch's counter of operations counts the ops",
     "torch.utils._pytree.tree_map_only": "the compiled engine copies what a step is given",
 }

@@ -400,6 +400,24 @@ FAULTS = [
         "test_audit.py drowns_the_other",
     ),
     Fault(
+        "audit-over-time",
+        "start = cut[t] | ~active[t]",
+        "start = ~active[t]",
+        "test_audit_over_time.py cut_ends",
+    ),
+    Fault(
+        "audit-blames-depth",
+        "if not ratio <= APART * over_time:",
+        "if not ratio <= APART:",
+        "test_audit_over_time.py blamed",
+    ),
+    Fault(
+        "audit-scheduler",
+        "vars(optimizer).update(attributes)",
+        "vars(optimizer).update(attributes, _opt_called=True)",
+        "test_audit_optimizers.py scheduler",
+    ),
+    Fault(
         "audit-gradients",
         "ratio = high / low",
         "ratio = low / high",

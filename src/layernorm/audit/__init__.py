@@ -3,3 +3,4 @@
 from ._audit import audit as audit
 from ._finding import Audit as Audit
 from ._finding import Finding as Finding
+from ._finding import Growth as Growth

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -19,10 +20,36 @@ class Finding(NamedTuple):
         return f"{self.module or 'the module'}: {self.what}. {self.fix}"
 
 
-class Audit(list[Finding]):
-    """The findings of an audit. As text it is what they say, and empty where there are none."""
+class Growth(NamedTuple):
+    """How the gradient of a recurrent layer's state grows or shrinks over time, in one direction."""
+
+    module: str  # its name and its layer: "encoder", with several layers "encoder, layer 1 reverse"
+    steps: int  # that it went back
+    factor: float  # how many times as large it then is as the gradient of an output
+
+    @property
+    def per_step(self) -> float:
+        """The factor of one step, in the geometric mean."""
+        return self.factor ** (1 / self.steps)
 
     def __str__(self) -> str:
-        return "\n".join(textwrap.fill(str(finding), 80, subsequent_indent="  ") for finding in self)
+        return f"{self.module or 'the module'}: {self.factor:.3g} over {self.steps} steps, {self.per_step:.3g} a step"
+
+
+class Audit(list[Finding]):
+    """The findings of an audit. As text it is what they say, and empty where there are none.
+
+    ``growth`` has a `Growth` for each recurrent layer and direction, whether or not there is a finding.
+    """
+
+    def __init__(self, findings: Iterable[Finding] = (), growth: Sequence[Growth] = ()) -> None:
+        super().__init__(findings)
+        self.growth = list(growth)
+
+    def __str__(self) -> str:
+        lines = (
+            str(finding).replace('": ', '":\xa0') for finding in self
+        )  # code such as {"gain_hh": 0.3} is not split
+        return "\n".join(textwrap.fill(line, 80, subsequent_indent="  ") for line in lines).replace("\xa0", " ")
 
     __repr__ = __str__

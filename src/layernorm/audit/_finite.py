@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from ._finding import Finding
+from ._gradients import numbers
 
 
 def first_not_finite(
@@ -67,7 +68,7 @@ def _inputs(batch: Sequence[Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _count(tensor: Tensor) -> int:
-    return int((~tensor.detach().isfinite()).sum())
+    return int((~numbers(tensor.detach()).isfinite()).sum())
 
 
 def _largest(tensor: Tensor) -> float:

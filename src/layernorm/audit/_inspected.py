@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ..equations.arguments import RecurrentArguments
 from ..equations.checks import check_recurrent
+from ..equations.dispatch import below_autocast
 from ..equations.recurrent import (
     network_of,
     parameters_by_name,
@@ -42,7 +44,20 @@ class Inspected(NamedTuple):
     inputs: Tensor  # (I,), mean square of each input times the squared norm of its column of W_ih
 
 
+def in_one_type(a: RecurrentArguments) -> RecurrentArguments:
+    """Returns a call with all tensors in one type, in float32 or wider. Under autocast they may have several."""
+    dtype = torch.promote_types(functools.reduce(torch.promote_types, [t.dtype for t in _floating(a)]), torch.float32)
+    input, *state = (t.to(dtype) for t in (a.input, *a.state))
+    params = [p.to(dtype) if p.is_floating_point() else p for p in a.params]
+    return a._replace(input=input, state=state, params=params)
+
+
+def _floating(a: RecurrentArguments) -> list[Tensor]:
+    return [t for t in (a.input, *a.state, *a.params) if t.is_floating_point()]
+
+
 @torch.no_grad()
+@below_autocast
 def inspect(a: RecurrentArguments) -> Inspected:
     """Finds the vectors that the normalisations of a layer divide by their deviation, on a sequence."""
     x, schedule = scheduled_input(a)

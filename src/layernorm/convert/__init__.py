@@ -16,3 +16,4 @@ from ._watched import LayerCall as LayerCall
 from ._watched import layer_name as layer_name
 from ._watched import put_back as put_back
 from ._watched import watch_calls as watch_calls
+from ._watched_torch import watch_torch_calls as watch_torch_calls

@@ -100,13 +100,18 @@ def _with_note(take: Callable[..., Any], note_call: Callable[..., None]) -> Any:
 @contextlib.contextmanager
 def put_back(module: torch.nn.Module) -> Iterator[None]:
     """Puts back what a forward pass changes: buffers, mode, tensors that modules keep from call to call as attributes,
-    such as a state, and torch's random state."""
+    such as a state, and torch's random state.
+
+    The buffers' version counters are put back as well: their numbers are those of before, so that a backward whose
+    forward came before stays valid.
+    """
     parts = list(module.modules())
     buffers = [(part, name, b, b.clone()) for part in parts for name, b in part._buffers.items() if b is not None]
+    counted = tuple({id(b): b for _, _, b, _ in buffers if not b.is_inference()}.values())
     modes = [(part, part.training) for part in parts]
     attributes = [(part, dict(vars(part))) for part in parts]
     devices = {p.device.index for p in module.parameters() if p.is_cuda}
-    with torch.random.fork_rng(devices=list(devices)):
+    with torch.random.fork_rng(devices=list(devices)), torch.autograd._unsafe_preserve_version_counter(counted):
         try:
             yield
         finally:
