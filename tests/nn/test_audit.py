@@ -426,3 +426,11 @@ def test_where_numbers_that_are_not_finite_begin_is_said():
         model.network.bias_hh_l0[3] = 0.0
     model.eval().network.running_var_ih_l0.fill_(math.nan)
     found("numbers of running_var_ih_l0 are not finite", "network")
+
+
+def test_an_input_that_is_not_normalised_may_be_large():
+    """In a formula that normalises W_hh h alone no input drowns others, and its size is not lost."""
+    x = torch.randn(20, 8, 3) * torch.tensor([100.0, 1.0, 1.0])
+    found = ln.audit(ln.LSTM(3, 16, formula=ln.Formula("split", cell=None), gain_init="steady"), x)
+    assert any("which is normalised" in finding.what for finding in found)
+    assert ln.audit(ln.LSTM(3, 16, formula=ln.Formula("hidden", cell=None), gain_init="steady"), x) == []

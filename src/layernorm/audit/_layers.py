@@ -52,7 +52,7 @@ def findings_of_layer(calls: list[LayerCall], spreads: Spreads) -> list[Finding]
     if formula.gates == "sum":
         terms = [(call.from_input, call.from_hidden) for call in inspected if call.from_hidden is not None]
         findings += _findings_of_sum(name, module, terms)
-    if formula.gates is not None:
+    if formula.gates in ("split", "sum"):  # W_ih x is normalised
         squares = torch.stack([call.inputs for call in inspected]).sum(0)
         share, most = (squares / squares.sum().clamp_min(1e-30)).max(0)
         if len(squares) > 1 and float(share) > SHARE:

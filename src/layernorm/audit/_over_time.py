@@ -22,9 +22,9 @@ from ..equations.recurrent import (
     scheduled_input,
     starting_states,
 )
+from ..nn._gains import STEADY
 from ._finding import Finding, Growth
 from ._inspected import OF_GAIN, PLACES, in_one_type
-from ._trial import STEADY
 
 GROWS = 10.0
 """The largest growth of a gradient over a batch's length. Over 200 steps of noise, of a random walk and of a constant,
@@ -232,7 +232,8 @@ def _cause(calls: Sequence[LayerCall]) -> tuple[str, str]:
     for trial in _trials(calls[0].arguments):
         curve = curve_of(calls, {trial.name: trial.factor})
         if curve is not None and curve.peak[0] <= GROWS:
-            return f"{trial.what} it would be {curve.factor:.2g} times as large", trial.fix
+            peak = curve.peak[0]
+            return f"{trial.what} it would {'not grow' if peak < 1.1 else f'grow {peak:.2g} times'}", trial.fix
     return "by all of its weights and gains together", "Start with smaller weights and gains."
 
 
@@ -246,7 +247,7 @@ def _trials(a: RecurrentArguments) -> Iterator[_Trial]:
             what = (
                 f"because the norm of {PLACES[OF_GAIN[gain]]} has a gain of {sizes[gain]:.3g} ({gain}). At {value:.1g}"
             )
-            steady = 'gain_init="steady" or ' if gain == "gain_hh" and r.norm == "layer" else ""
+            steady = 'gain_init="steady" or ' if gain == "gain_hh" else ""
             yield _Trial(
                 gain, value / sizes[gain], what, f'Make the network with {steady}gain_init={{"{gain}": {value:.1g}}}.'
             )

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from ..convert import named_networks
-
-STEADY = 0.3
-"""The recurrent gain of an LSTM with which a gradient does not grow over time, whatever the size and the inputs."""
+from ..nn._gains import STEADY
 
 
 @contextlib.contextmanager
