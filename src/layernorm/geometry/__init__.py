@@ -1,6 +1,7 @@
 """Section 5 of the paper and its appendix, measured in float64: invariances, Fisher matrices, curvature and gains.
 
-Also section 3.1's stability: Lyapunov exponents, and gradients against the number of steps that they go back.
+Also section 3.1's stability: Lyapunov exponents, measured and predicted, and gradients against the number of steps that
+they go back.
 """
 
 from ._claims import CLAIMS as CLAIMS
@@ -35,6 +36,7 @@ from ._layers import standard_layer as standard_layer
 from ._measured import Data as Data
 from ._measured import Measured as Measured
 from ._measured import Series as Series
+from ._mean_field import predicted_exponent as predicted_exponent
 from ._normalized import block_form_gap as block_form_gap
 from ._normalized import fisher_normalized as fisher_normalized
 from ._normalized import normalized_glm as normalized_glm
