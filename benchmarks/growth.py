@@ -1,0 +1,196 @@
+"""How a gradient grows over time in a network at its start: by formula, start of the gains, size and inputs.
+
+    python benchmarks/growth.py                # the growth of gradients over 10 to 1,000 steps
+    python benchmarks/growth.py --quick        # the paper's formula with 32 and 128 units
+    python benchmarks/growth.py exponents      # the largest exponent, measured and predicted, by recurrent gain
+    python benchmarks/growth.py edge           # the recurrent gain at which the exponent is 0, for noise
+    python benchmarks/growth.py experiments    # the paper's experiments at their start; data in $LAYERNORM_DATA
+
+The growth is that of the largest entry of a gradient of the parameters, by T, in decades over T = 10. The loss is the
+last output times normal numbers. "h per 100" is the growth of the gradient of the state before the first step, in
+decades per 100 steps. Weights and biases are as torch draws them; `--forget-bias` sets the forget gate's. Inputs are
+noise, one input for all steps, the rows of scikit-learn's digits, and embeddings of words with Zipf's frequencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import layernorm as ln
+from layernorm import geometry
+from layernorm.formula import PRESETS
+
+FEATURES, WORDS = 100, 1000
+LENGTHS = (10, 50, 200, 1000)
+INPUTS = ("noise", "constant", "digits", "embeddings")
+NETWORKS = {"LSTM": ln.LSTM, "GRU": ln.GRU, "RNN": ln.RNN}
+STARTS: dict[str, float | None] = {"gains of 1": 1.0, "recurrent gain 0.3": 0.3, "recurrent gain 0.1": 0.1}
+GAINS = (0.1, 0.3, 0.5, 0.6, 0.7, 1.0)
+
+
+def made_inputs(kind: str, steps: int, cases: int, seed: int = 0) -> Tensor:
+    """Makes inputs (T, B, I) in float64."""
+    g = torch.Generator().manual_seed(seed)
+    if kind == "digits":
+        from layernorm_lab.theory.stability import stream
+
+        return stream(steps, cases).contiguous()
+    if kind == "embeddings":
+        table = torch.randn(WORDS, FEATURES, generator=g, dtype=torch.float64)
+        words = torch.multinomial(1 / torch.arange(1.0, WORDS + 1), steps * cases, True, generator=g)
+        return table[words].reshape(steps, cases, FEATURES)
+    x = torch.randn(1 if kind == "constant" else steps, cases, FEATURES, generator=g, dtype=torch.float64)
+    return (x.cumsum(0) if kind == "random walk" else x).expand(steps, -1, -1)
+
+
+def made_network(
+    network: str, formula: str | None, I: int, H: int, gain: float, forget_bias: float | None, dtype: torch.dtype  # noqa: E741
+) -> torch.nn.Module:
+    """Makes a network whose recurrent gains are ``gain``, all other gains 1; without a formula torch's equations."""
+    torch.manual_seed(0)
+    more: dict[str, Any] = {"norm": None} if formula is None else {"formula": formula}
+    if network != "RNN":
+        more["forget_bias"] = forget_bias
+    module = NETWORKS[network](I, H, dtype=dtype, **more)
+    for name, parameter in module.named_parameters():
+        if name.startswith("gain_hh" if network != "RNN" else "gain"):
+            parameter.data.fill_(gain)
+    return module
+
+
+def largest_gradient(module: torch.nn.Module, x: Tensor) -> float:
+    """Returns the largest entry of a gradient of the parameters, as a power of 10."""
+    v = torch.randn(x.shape[1], module.hidden_size, generator=torch.Generator().manual_seed(1)).to(x)
+    loss = (module(x)[0][-1] * v).sum() / x.shape[1]
+    return math.log10(max(float(d.abs().max()) for d in torch.autograd.grad(loss, list(module.parameters()))))
+
+
+def state_decades(module: torch.nn.Module, x: Tensor) -> float:
+    """Returns by how many decades the gradient of a state grows in 100 steps back, the mean over the cases."""
+    step, state = geometry.dynamics(module, x.shape[1])
+    logs = geometry.gradient_by_lag(step, state, x, generator=torch.Generator().manual_seed(1)).mean(1)
+    return float(logs[-1] - logs[-101]) / math.log(10)
+
+
+def growth_rows(quick: bool, forget_bias: float | None) -> Iterator[list[str]]:
+    """Measures the rows of the table of growth. The formulas beside the paper's have 128 units."""
+    for network, sizes in (("LSTM", (32, 128, 512, 2048)), ("GRU", (32, 128, 512, 2048)), ("RNN", (32, 128, 512))):
+        for formula, equations in distinct_formulas(network):
+            for H in sizes if formula in ("paper", None) else (128,):
+                if quick and (H > 128 or formula not in ("paper", None)):
+                    continue
+                for start, gain in STARTS.items() if equations else [("torch's own", 1.0)]:
+                    for kind in INPUTS:
+                        yield [network, formula or "none", start, str(H), kind, *_growth(
+                            network, formula, H, gain or 1.0, kind, forget_bias)]  # fmt: skip
+
+
+def distinct_formulas(network: str) -> list[tuple[str | None, Any]]:
+    """Returns names and formulas with a recurrent gain of their own, each formula once; an RNN's gain serves both."""
+    found: dict[Any, str] = {}
+    for name, of in PRESETS.items():
+        if network in of and (of[network].gates == "split" or network == "RNN"):
+            found.setdefault(of[network], name)
+    return [*((name, formula) for formula, name in found.items()), (None, None)]
+
+
+def _growth(network: str, formula: str | None, H: int, gain: float, kind: str, forget_bias: float | None) -> list[str]:
+    cases = 4 if H <= 512 else 1
+    lengths = [T for T in LENGTHS if H <= 512 or T <= 200]
+    x = made_inputs(kind, lengths[-1], cases).float()
+    module = made_network(network, formula, x.shape[2], H, gain, forget_bias, torch.float32)
+    of = {T: largest_gradient(module, x[:T]) for T in lengths}
+    grown = [f"{of[T] - of[10]:+.1f}" if T in of else "" for T in LENGTHS[1:]]
+    return [*grown, f"{state_decades(module, x[:200]):+.1f}"]
+
+
+def exponents(module: torch.nn.Module, x: Tensor, warmup: int) -> tuple[float, float]:
+    """Measures and predicts the largest exponent."""
+    step, state = geometry.dynamics(module, x.shape[1])
+    measured = geometry.lyapunov(step, state, x, warmup=warmup, generator=torch.Generator().manual_seed(1))
+    predicted = geometry.predicted_exponent(module, x, warmup=warmup, generator=torch.Generator().manual_seed(2))
+    return float(measured.exponents), float(predicted.exponents)
+
+
+def exponent_rows(sizes: Sequence[int], quick: bool) -> Iterator[list[str]]:
+    """Measures and predicts the exponents of the paper's formula, a row for each size, input and forget bias."""
+    gains = GAINS[1::2] if quick else GAINS
+    for H in sizes:
+        for network in ("LSTM", "GRU"):
+            for kind in ("noise", "embeddings", "random walk", "digits", "constant"):
+                for bias in (None, 1.0):
+                    x = made_inputs(kind, 300, 4 if H < 1000 else 2)
+                    pairs = [
+                        exponents(made_network(network, "paper", x.shape[2], H, g, bias, torch.float64), x, 100)
+                        for g in gains
+                    ]
+                    numbers = [f"{value:+.3f}" for pair in pairs for value in pair]
+                    worst = max(abs(measured - predicted) for measured, predicted in pairs)
+                    yield [network, str(H), kind, "torch's" if bias is None else "1", *numbers, f"{worst:.3f}"]
+
+
+def edge_rows(sizes: Sequence[int], network: str = "LSTM") -> Iterator[list[str]]:
+    """Finds by bisection at which recurrent gain the predicted exponent is 0, and measures the exponent there."""
+    for H in sizes:
+        for kind in ("noise", "embeddings", "random walk"):
+            for bias in (None, 1.0):
+                x, low, high = made_inputs(kind, 400, 4), 0.3, 1.5
+                for _ in range(6):
+                    gain = (low + high) / 2
+                    module = made_network(network, "paper", x.shape[2], H, gain, bias, torch.float64)
+                    predicted = geometry.predicted_exponent(
+                        module, x, warmup=100, generator=torch.Generator().manual_seed(2)
+                    )
+                    low, high = (gain, high) if float(predicted.exponents) < 0 else (low, gain)
+                measured, _ = exponents(module, x, 100)
+                yield [network, str(H), kind, "torch's" if bias is None else "1", f"{gain:.2f}", f"{measured:+.3f}"]
+
+
+def experiment_rows(norms: Sequence[str] = ("none", "layer")) -> Iterator[list[str]]:
+    """Measures the recurrent layers of each of the paper's experiments at its start, with its smallest preset's data
+    and the sizes of its default preset, driven by the inputs that they get in the network."""
+    from layernorm_lab import catalogue
+    from layernorm_lab.theory import trained
+
+    raise NotImplementedError(catalogue, trained, norms)
+
+
+def show(header: Sequence[str], rows: Iterator[list[str]]) -> None:
+    """Prints a table in Markdown, row by row."""
+    print("|", " | ".join(header), "|\n|", " | ".join(["---"] * len(header)), "|")
+    for row in rows:
+        print("|", " | ".join(row), "|", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", default="growth", choices=["growth", "exponents", "edge", "experiments"])
+    parser.add_argument("--quick", action="store_true", help="few rows")
+    parser.add_argument("--units", type=int, nargs="+", default=[64, 256, 1024], help="of exponents and edge")
+    parser.add_argument("--forget-bias", type=float, help="of growth (default: as torch draws it)")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if args.what == "growth":
+        header = ["network", "formula", "start", "H", "inputs", *(f"T = {T:,}" for T in LENGTHS[1:]), "h per 100"]
+        show(header, growth_rows(args.quick, args.forget_bias))
+    elif args.what == "exponents":
+        gains = GAINS[1::2] if args.quick else GAINS
+        header = ["network", "H", "inputs", "forget bias", *(t for g in gains for t in (f"{g:g}", "predicted")), "worst"]
+        show(header, exponent_rows(args.units, args.quick))
+    elif args.what == "edge":
+        header = ["network", "H", "inputs", "forget bias", "recurrent gain at the edge", "exponent measured there"]
+        show(header, edge_rows(args.units))
+    else:
+        show(["experiment", "layer", "network", "steps", "norm", "exponent", "decades"], experiment_rows())
+
+
+if __name__ == "__main__":
+    main()
