@@ -18,6 +18,7 @@ import argparse
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,9 +31,11 @@ from layernorm.formula import PRESETS
 FEATURES, WORDS = 100, 1000
 LENGTHS = (10, 50, 200, 1000)
 INPUTS = ("noise", "constant", "digits", "embeddings")
+EXPERIMENTS = ("order-embeddings", "reader", "skip-thoughts", "draw", "handwriting", "mnist", "convnets")
+KINDS = (*INPUTS, "random walk")
 NETWORKS = {"LSTM": ln.LSTM, "GRU": ln.GRU, "RNN": ln.RNN}
 STARTS: dict[str, float | None] = {"gains of 1": 1.0, "recurrent gain 0.3": 0.3, "recurrent gain 0.1": 0.1}
-GAINS = (0.1, 0.3, 0.5, 0.6, 0.7, 1.0)
+GAINS, QUICK_GAINS = (0.1, 0.3, 0.5, 0.6, 0.7, 1.0), (0.1, 0.3, 0.6, 1.0)
 
 
 def made_inputs(kind: str, steps: int, cases: int, seed: int = 0) -> Tensor:
@@ -119,12 +122,12 @@ def exponents(module: torch.nn.Module, x: Tensor, warmup: int) -> tuple[float, f
     return float(measured.exponents), float(predicted.exponents)
 
 
-def exponent_rows(sizes: Sequence[int], quick: bool) -> Iterator[list[str]]:
+def exponent_rows(sizes: Sequence[int], kinds: Sequence[str], quick: bool) -> Iterator[list[str]]:
     """Measures and predicts the exponents of the paper's formula, a row for each size, input and forget bias."""
-    gains = GAINS[1::2] if quick else GAINS
+    gains = QUICK_GAINS if quick else GAINS
     for H in sizes:
         for network in ("LSTM", "GRU"):
-            for kind in ("noise", "embeddings", "random walk", "digits", "constant"):
+            for kind in kinds:
                 for bias in (None, 1.0):
                     x = made_inputs(kind, 300, 4 if H < 1000 else 2)
                     pairs = [
@@ -153,13 +156,58 @@ def edge_rows(sizes: Sequence[int], network: str = "LSTM") -> Iterator[list[str]
                 yield [network, str(H), kind, "torch's" if bias is None else "1", f"{gain:.2f}", f"{measured:+.3f}"]
 
 
-def experiment_rows(norms: Sequence[str] = ("none", "layer")) -> Iterator[list[str]]:
-    """Measures the recurrent layers of each of the paper's experiments at its start, with its smallest preset's data
-    and the sizes of its default preset, driven by the inputs that they get in the network."""
+def experiment_rows(names: Sequence[str]) -> Iterator[list[str]]:
+    """Measures the recurrent layers of the paper's experiments at their start, driven by the inputs that they get in
+    the network. Where the paper's data are not there, the preset for a laptop with other data is measured."""
     from layernorm_lab import catalogue
-    from layernorm_lab.theory import trained
+    from layernorm_lab.errors import RunError
 
-    raise NotImplementedError(catalogue, trained, norms)
+    for name in names:
+        experiment = catalogue.find_experiment(name)
+        if name in ("mnist", "convnets"):
+            yield [name, "", "no recurrent layer", *[""] * 4]
+            continue
+        for preset in ("paper", "laptop"):
+            try:
+                yield from _rows_of(experiment, preset)
+                break
+            except RunError as error:
+                missing = str(error)
+        else:
+            yield [name, "", missing.partition(":")[0], *[""] * 4]
+
+
+def _rows_of(experiment: Any, preset: str) -> Iterator[list[str]]:
+    from layernorm_lab.theory import trained
+    from layernorm_lab.train import distributed
+
+    config = experiment.presets[preset].config
+    data = experiment.load(replace(config, norm="none"), None)
+    for start in ("none", "layer", "layer, gains of 0.1", "layer, recurrent gain 0.3"):
+        more: dict[str, Any] = {"norm": start.partition(",")[0]}
+        if hasattr(config, "gain_init"):  # the reader's option
+            more["gain_init"] = 0.1 if "gains of 0.1" in start else 1.0
+        elif "gains of 0.1" in start:
+            continue
+        task = experiment.task(replace(config, **more), data, distributed.accelerator("cpu", "float32"))
+        if "recurrent" in start:
+            gains = [p for name, p in task.model.named_parameters() if "gain_hh" in name]
+            if not gains:
+                continue
+            for gain in gains:
+                gain.data.fill_(0.3)
+        steps = {name: _steps(calls) for name, calls in trained.layer_calls(task).items()}
+        for layer in trained.measure_layers(task, experiment.name, more["norm"], 0)[0]:
+            exponent = sum(layer.exponents) / len(layer.exponents)
+            decades = exponent * steps[layer.name] / math.log(10)
+            yield [experiment.name, preset, layer.name, start, str(steps[layer.name]), f"{exponent:+.3f}",
+                   f"{decades:+.1f}"]  # fmt: skip
+
+
+def _steps(calls: Sequence[Any]) -> int:
+    """Returns the number of steps of a layer's longest sequence in a batch."""
+    longest = max(len(call.arguments.input) for call in calls)
+    return len(calls) if longest == 1 else longest
 
 
 def show(header: Sequence[str], rows: Iterator[list[str]]) -> None:
@@ -174,6 +222,8 @@ def main() -> None:
     parser.add_argument("what", nargs="?", default="growth", choices=["growth", "exponents", "edge", "experiments"])
     parser.add_argument("--quick", action="store_true", help="few rows")
     parser.add_argument("--units", type=int, nargs="+", default=[64, 256, 1024], help="of exponents and edge")
+    parser.add_argument("--inputs", nargs="+", choices=KINDS, default=KINDS, help="of exponents")
+    parser.add_argument("--names", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS, help="of experiments")
     parser.add_argument("--forget-bias", type=float, help="of growth (default: as torch draws it)")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -182,14 +232,14 @@ def main() -> None:
         header = ["network", "formula", "start", "H", "inputs", *(f"T = {T:,}" for T in LENGTHS[1:]), "h per 100"]
         show(header, growth_rows(args.quick, args.forget_bias))
     elif args.what == "exponents":
-        gains = GAINS[1::2] if args.quick else GAINS
+        gains = QUICK_GAINS if args.quick else GAINS
         header = ["network", "H", "inputs", "forget bias", *(t for g in gains for t in (f"{g:g}", "predicted")), "worst"]
-        show(header, exponent_rows(args.units, args.quick))
+        show(header, exponent_rows(args.units, args.inputs, args.quick))
     elif args.what == "edge":
         header = ["network", "H", "inputs", "forget bias", "recurrent gain at the edge", "exponent measured there"]
         show(header, edge_rows(args.units))
     else:
-        show(["experiment", "layer", "network", "steps", "norm", "exponent", "decades"], experiment_rows())
+        show(["experiment", "preset", "layer", "norm", "steps", "exponent", "decades over these"], experiment_rows(args.names))
 
 
 if __name__ == "__main__":

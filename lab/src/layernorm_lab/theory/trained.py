@@ -59,6 +59,18 @@ def measure_run(experiment: Experiment, run: Run, folder: Path | None) -> tuple[
 def measure_layers(task: Task, run: str, norm: str, update: int) -> tuple[list[Layer], list[str]]:
     """Measures every layer with the current weights, on the first batch of the training. Returns also a line for each
     layer that could not be measured; the names of the run and the norm are for the results."""
+    layers, notes = [], []
+    for name, of_layer in layer_calls(task).items():
+        if of_layer[0].module.norm == "batch":
+            notes.append(f"{name} has batch norm, under which a case has no dynamics of its own")
+            continue
+        exponents, gradients = _of_layer(of_layer)
+        layers.append(Layer(run, norm, name, update, exponents, gradients))
+    return layers, notes
+
+
+def layer_calls(task: Task) -> dict[str, list[LayerCall]]:
+    """Returns by name the calls of every recurrent layer on the first batch of the training."""
     calls: dict[str, list[LayerCall]] = defaultdict(list)
     with (
         torch.no_grad(),
@@ -67,14 +79,7 @@ def measure_layers(task: Task, run: str, norm: str, update: int) -> tuple[list[L
     ):
         torch.manual_seed(0)
         task.loss(task.model, 0)
-    layers, notes = [], []
-    for name, of_layer in calls.items():
-        if of_layer[0].module.norm == "batch":
-            notes.append(f"{name} has batch norm, under which a case has no dynamics of its own")
-            continue
-        exponents, gradients = _of_layer(of_layer)
-        layers.append(Layer(run, norm, name, update, exponents, gradients))
-    return layers, notes
+    return calls
 
 
 def _of_layer(calls: list[LayerCall]) -> tuple[list[float], list[float]]:
