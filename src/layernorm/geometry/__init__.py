@@ -33,10 +33,10 @@ from ._invariance import invariance_table as invariance_table
 from ._invariance import invariance_text as invariance_text
 from ._layers import normalized as normalized
 from ._layers import standard_layer as standard_layer
+from ._mean_field import predicted_exponent as predicted_exponent
 from ._measured import Data as Data
 from ._measured import Measured as Measured
 from ._measured import Series as Series
-from ._mean_field import predicted_exponent as predicted_exponent
 from ._normalized import block_form_gap as block_form_gap
 from ._normalized import fisher_normalized as fisher_normalized
 from ._normalized import normalized_glm as normalized_glm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -33,9 +33,10 @@ def predicted_exponent(
 
     Everything but W_hh is the network's own: inputs, W_ih, biases, gains and normalisations. Of W_hh only the lengths
     of its rows w_j are used. u and u' are drawn: standard normal numbers that are independent of each other and from
-    unit to unit. From step to step they are correlated as h is, and as dh is, ``F + (1 - F) A rho^lag``. F, A and rho
-    are measured on the way. This is the mean-field theory of a random network, whose rows W_hh are independent of the
-    state. `lyapunov` measures the same on the network itself. docs/theory.md, "Stability", has the derivation.
+    unit to unit. From step to step they are correlated as h is, and as dh is: that is measured on the way, and written
+    as a sum of two exponentials. This is the mean-field theory of a random network. It holds for many units, and for
+    weights that are independent of each other, as an untrained network's are. `lyapunov` measures the same on the
+    network itself. docs/theory.md, "Stability", has the derivation.
 
     Args:
         module: as in `dynamics`. Of several layers every one is predicted, and the largest exponent is returned.
@@ -68,11 +69,13 @@ def _layers(network: Any) -> list[tuple[Recurrence, list[Tensor]]]:
     """Returns the equations and parameters of each layer of a network or cell, of layernorm or of torch."""
     recurrence = getattr(network, "recurrence", None)
     if recurrence is None:
-        kind = getattr(network, "mode", type(network).__name__.removesuffix("Cell")).partition("_")[0]
-        more = {"projected": getattr(network, "proj_size", 0) > 0}
-        if kind == "RNN":
-            more["nonlinearity"] = network.nonlinearity
-        recurrence = describe(kind, None, "paper", None, bool(network.bias), **more)
+        kinds = {name: (getattr(torch.nn, name), getattr(torch.nn, f"{name}Cell")) for name in GATES}
+        kind = next((name for name, of in kinds.items() if isinstance(network, of)), None)
+        if kind is None:
+            raise TypeError(f"expected a network or cell of layernorm or torch, got {type(network).__name__}")
+        nonlinearity = network.nonlinearity if kind == "RNN" else "tanh"
+        projected = getattr(network, "proj_size", 0) > 0
+        recurrence = describe(kind, None, "paper", None, bool(network.bias), projected, nonlinearity)
     names = recurrence.parameter_names
     suffixes = [f"_l{k}" for k in range(network.num_layers)] if hasattr(network, "num_layers") else [""]
     return [(recurrence, [getattr(network, name + suffix) for name in names]) for suffix in suffixes]
@@ -97,9 +100,9 @@ def _run_layer(
                 return equations.step(t, from_input, zh, state)
 
             before, products = (times_h(state[0]), *state), (times_dh(change[0]), *change)
-            state, change = torch.func.jvp(step, before, products)
+            state, change = cast(Any, torch.func.jvp(step, before, products))
             size = torch.cat(change, 1).norm(dim=1, keepdim=True)
-            change = tuple(part / size for part in change)
+            change = tuple(torch.where(size > 0, part / size, 0.0) for part in change)  # a change that died stays 0
             h.append(stays_finite(state[0], t))
             growth.append(size[:, 0].log())
     return torch.stack(h), torch.stack(growth)
@@ -134,7 +137,7 @@ class _Product:
         self.steps += 1
 
     def _shares(self) -> tuple[float, float, float, float]:
-        """Returns S, r, F and rho: correlations of ``S r^lag + F rho^lag`` are those measured, as far as they can be."""
+        """Returns S, r, F and rho: correlations ``S r^lag + F rho^lag`` are those measured, as far as they can be."""
         one, two, far, farther = (min(max(c, 0.0), 1.0) for c in self.correlations.values())
         after = min(farther / far, 1.0) if far else 0.0  # r to the power of the lags between the far ones
         S, r = (min(far / after, one), after ** (1 / (_LAGS[3] - _LAGS[2]))) if after else (0.0, 0.0)

@@ -139,7 +139,7 @@ def measure_settings(network: str, units: int, seeds: Sequence[int]) -> Study:
     try:
         measured = dict(
             item
-            for (inputs, _), settings in followed(groups.items(), "measuring")
+            for (inputs, _), settings in followed(list(groups.items()), "measuring")
             for item in _of_norm(network, units, settings, seeds, streams[inputs])
         )
         predicted = {
@@ -313,10 +313,10 @@ def findings_of_starts(study: Study) -> list[str]:
         numbers = (f"{lowest_to_highest(study.exponents(s), '+.3f')} with {s.start}" for s in starts)
         said.append(f"On {inputs}, with torch's weights and biases, the exponent is {', '.join(numbers)}.")
     errors = {s: abs(statistics.fmean(study.exponents(s)) - value) for s, value in study.predicted.items()}
-    worst = max(errors, key=lambda s: errors[s])
+    worst, mean = max(errors, key=lambda s: errors[s]), statistics.fmean(errors.values())
     said.append(
-        f"The predicted exponent of a start differs from the mean over seeds by {statistics.fmean(errors.values()):.3f} "
-        f"on average and by {errors[worst]:.3f} at most ({worst.inputs}, biases {worst.biases}, {worst.start})."
+        f"The predicted exponent of a start differs from the mean over seeds by {mean:.3f} on average and by "
+        f"{errors[worst]:.3f} at most ({worst.inputs}, biases {worst.biases}, {worst.start})."
     )
     return said
 
