@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -309,8 +309,12 @@ def findings_of_starts(study: Study) -> list[str]:
     """Writes the findings about starts in sentences, with their numbers."""
     said = []
     for inputs in INPUTS:
-        starts = [s for s in study.predicted if s.inputs == inputs and s.biases == BIASES[0]]
-        numbers = (f"{lowest_to_highest(study.exponents(s), '+.3f')} with {s.start}" for s in starts)
+        starts = [Setting(None, None), Setting("layer", 1.0), Setting("layer", 1.0, recurrent=0.3)]
+        numbers = (
+            f"{lowest_to_highest(study.exponents(at), '+.3f')} with {at.start}"
+            for at in (replace(s, biases=BIASES[0], inputs=inputs) for s in starts)
+            if at in study.measured
+        )
         said.append(f"On {inputs}, with torch's weights and biases, the exponent is {', '.join(numbers)}.")
     errors = {s: abs(statistics.fmean(study.exponents(s)) - value) for s, value in study.predicted.items()}
     worst, mean = max(errors, key=lambda s: errors[s]), statistics.fmean(errors.values())
