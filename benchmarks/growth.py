@@ -1,10 +1,14 @@
 """How a gradient grows over time in a network at its start: by formula, start of the gains, size and inputs.
 
-    python benchmarks/growth.py                # the growth of gradients over 10 to 1,000 steps
-    python benchmarks/growth.py --quick        # the paper's formula with 32 and 128 units
-    python benchmarks/growth.py exponents      # the largest exponent, measured and predicted, by recurrent gain
-    python benchmarks/growth.py edge           # the recurrent gain at which the exponent is 0, for noise
-    python benchmarks/growth.py experiments    # the paper's experiments at their start; data in $LAYERNORM_DATA
+    python benchmarks/growth.py
+    python benchmarks/growth.py --quick
+    python benchmarks/growth.py exponents
+    python benchmarks/growth.py edge
+    python benchmarks/growth.py experiments
+
+The first prints the growth of gradients over 10 to 1,000 steps; `--quick` takes few rows. `exponents`: the largest
+Lyapunov exponent, measured and predicted, by recurrent gain. `edge`: the recurrent gain at which the prediction is 0.
+`experiments`: the recurrent layers of the paper's experiments at their start, with the data in $LAYERNORM_DATA.
 
 The growth is that of the largest entry of a gradient of the parameters, by T, in decades over T = 10. The loss is the
 last output times normal numbers. "h per 100" is the growth of the gradient of the state before the first step, in
