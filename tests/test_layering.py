@@ -24,7 +24,7 @@ BELOW = {
     "engines": {"equations", "formula"},
     "backends": {"engines", "formula"},  # engines are imported by name, when they are used
     "functional": {"backends", "engines", "equations", "formula"},  # of engines/ the types of `protocol`
-    "geometry": {"functional"},
+    "geometry": {"functional", "equations", "formula"},
     "nn": {"functional", "formula"},
     "interop": {"nn", "formula"},
     "sb3": {"convert", "nn", "formula"},

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -34,17 +35,23 @@ def study(short):
 
 def test_networks_side_by_side_are_each_of_them_alone(study):
     """All networks of a norm are measured as cases of one: here each by itself, by the module's own calls."""
-    inputs = stability.stream(14, 2)
-    for setting in (Setting(None, None, 10.0), Setting("layer", 0.3, 0.1), Setting("weight", 1.0, 30.0)):
+    inputs = {"digits": stability.stream(14, 2), "noise": stability.noise(14, 2)}
+    for setting in (
+        Setting(None, None, 10.0),
+        Setting("layer", 0.3, 0.1),
+        Setting("weight", 1.0, 30.0),
+        Setting("layer", 1.0, recurrent=0.3, biases="torch's", inputs="noise"),
+    ):
+        driving = inputs[setting.inputs]
         module = stability.build_recurrent("GRU", 6, setting, seed=1)
         step, state = geometry.dynamics(module, 2)
         g = torch.Generator().manual_seed(0)
         start, back = (torch.randn(2, 6, generator=g, dtype=torch.float64) for _ in range(2))
-        exponent = geometry.lyapunov(step, state, inputs, warmup=4, tangents=start[:, :, None]).exponents
+        exponent = geometry.lyapunov(step, state, driving, warmup=4, tangents=start[:, :, None]).exponents
         found = study.measured[setting][1]
         assert found.exponent == pytest.approx(float(exponent), abs=1e-12)
-        _, h = module(inputs[:4])
-        logs = geometry.gradient_by_lag(step, h[0].detach(), inputs[4:], cotangents=back)
+        _, h = module(driving[:4])
+        logs = geometry.gradient_by_lag(step, h[0].detach(), driving[4:], cotangents=back)
         expected = ((logs - logs[0]).mean(1) / math.log(10))[::5].tolist()
         assert found.gradient == pytest.approx(expected, abs=1e-10)
 
@@ -72,7 +79,7 @@ def test_the_scale_is_not_seen_under_weight_norm(study):
 def made_study(**exponents):
     """Every setting's exponents by norm, the same for each gain and scale."""
     found = {s: [Stability(e, [0.0, 10 * e]) for e in exponents[s.norm or "none"]] for s in stability.SETTINGS}
-    return Study("LSTM", 3, [0, 1, 2], 10, found)
+    return Study("LSTM", 3, [0, 1, 2], 10, found, {})
 
 
 def test_what_is_seen_is_said_as_it_is():
@@ -87,13 +94,36 @@ def test_what_is_seen_is_said_as_it_is():
 
 def study_of(numbers):
     """The study that wrote these numbers."""
-    measured = {
-        Setting(row["norm"], row["gain"], row["scale"]): [
-            Stability(*of_seed) for of_seed in zip(row["exponents"], row["gradients"], strict=True)
-        ]
-        for row in numbers["rows"]
-    }
-    return Study(numbers["network"], numbers["units"], numbers["seeds"], numbers["steps"], measured)
+    names, measured, predicted = [field.name for field in fields(Setting)], {}, {}
+    for row in numbers["rows"]:
+        setting = Setting(**{name: row[name] for name in names})
+        measured[setting] = [Stability(*of_seed) for of_seed in zip(row["exponents"], row["gradients"], strict=True)]
+        if row["predicted"] is not None:
+            predicted[setting] = row["predicted"]
+    return Study(numbers["network"], numbers["units"], numbers["seeds"], numbers["steps"], measured, predicted)
+
+
+def test_a_start_is_gains_by_site_and_biases():
+    module = stability.build_recurrent("LSTM", 5, Setting("layer", 1.0, recurrent=0.3, biases="torch's"), seed=3)
+    gains = {name: set(p.tolist()) for name, p in module.named_parameters() if name.startswith("gain")}
+    assert gains == {"gain_ih_l0": {1.0}, "gain_hh_l0": {0.3}, "gain_c_l0": {1.0}}
+    torch.manual_seed(3)
+    drawn = torch.nn.LSTM(8, 5, dtype=torch.float64)
+    assert torch.equal(module.bias_hh_l0, drawn.bias_hh_l0)
+
+
+def test_every_start_is_predicted(study):
+    assert list(study.predicted) == stability.STARTS
+    setting = Setting("layer", 1.0, recurrent=0.3, biases="torch's", inputs="noise")
+    module, g = stability.build_recurrent("GRU", 6, setting, seed=0), torch.Generator().manual_seed(0)
+    found = geometry.predicted_exponent(module, stability.noise(14, 2), warmup=4, generator=g)
+    assert study.predicted[setting] == float(found.exponents)
+
+
+def test_an_rnn_has_no_gain_of_its_own_for_the_state(short):
+    starts = stability.measure_settings("RNN", 4, [0]).predicted
+    assert starts
+    assert {setting.recurrent for setting in starts} == {None}
 
 
 def test_the_command_prints_and_writes_its_numbers(short, study, tmp_path, monkeypatch, capsys):
@@ -103,13 +133,13 @@ def test_the_command_prints_and_writes_its_numbers(short, study, tmp_path, monke
     assert said.startswith("Largest Lyapunov exponent a step")
     assert max(map(len, said.splitlines()[:-1])) <= 80
     assert {path.name for path in tmp_path.iterdir()} == {
-        "index.html", "report.md", "stability.png", "stability.svg", "stability.json",
+        "index.html", "report.md", "stability.png", "stability.svg", "starts.png", "starts.svg", "stability.json",
     }  # fmt: skip
     assert said.endswith(f"\npage: {tmp_path}/index.html\n")
     numbers = json.loads((tmp_path / "stability.json").read_text())
     assert (numbers["network"], numbers["units"], numbers["seeds"]) == ("GRU", 6, [0, 1])
     assert study_of(numbers).numbers() == {name: numbers[name] for name in study.numbers()}
-    for finding in stability.findings(study):
+    for finding in stability.findings(study) + stability.findings_of_starts(study):
         assert finding in " ".join(said.split())
 
 
@@ -195,7 +225,7 @@ def test_a_run_that_cannot_be_measured_is_skipped(short, runs, tmp_path, monkeyp
 def test_an_exponent_that_is_not_finite_is_no_number_in_json():
     """That of a network whose state does not depend on the one before."""
     dead = {setting: [Stability(-math.inf, [0.0, -math.inf, 1.0])] for setting in stability.SETTINGS}
-    study = Study("RNN", 1, [0], 10, dead)
+    study = Study("RNN", 1, [0], 10, dead, {})
     rows = json.loads(json.dumps(study.numbers(), allow_nan=False))["rows"]
     assert (rows[0]["exponents"], rows[0]["gradients"]) == ([None], [[0.0, None, 1.0]])
     assert "none -inf to -inf (spread -)" in stability.findings(study)[0]
@@ -214,9 +244,11 @@ def test_the_docs_say_what_the_command_found():
     study = study_of(json.loads(RESULTS.read_text()))
     assert (study.network, study.units, len(study.seeds)) == ("LSTM", 400, 3)
     text = " ".join((ROOT / "docs" / "theory.md").read_text(encoding="utf-8").split())
-    for finding in stability.findings(study):
+    for finding in stability.findings(study) + stability.findings_of_starts(study):
         assert finding in text
-    for row in stability.report_study(study).tables[0].rows:
+    by_scale, *_, starts = stability.report_study(study).tables
+    for row in by_scale.rows + [[row[0], *row[2:]] for row in starts.rows if row[1] == "torch's"]:
         assert f"| {' | '.join(row)} |" in text
-    assert "results/theory/stability/stability.png" in text
-    assert RESULTS.with_suffix(".png").stat().st_size < 105_000
+    for name in ("stability", "starts"):
+        assert f"results/theory/stability/{name}.png" in text
+        assert RESULTS.with_name(f"{name}.png").stat().st_size < 105_000

@@ -1,6 +1,7 @@
 """Section 5 of the paper and its appendix, measured in float64: invariances, Fisher matrices, curvature and gains.
 
-Also section 3.1's stability: Lyapunov exponents, and gradients against the number of steps that they go back.
+Also section 3.1's stability: Lyapunov exponents, measured and predicted, and gradients against the number of steps that
+they go back.
 """
 
 from ._claims import CLAIMS as CLAIMS
@@ -32,6 +33,7 @@ from ._invariance import invariance_table as invariance_table
 from ._invariance import invariance_text as invariance_text
 from ._layers import normalized as normalized
 from ._layers import standard_layer as standard_layer
+from ._mean_field import predicted_exponent as predicted_exponent
 from ._measured import Data as Data
 from ._measured import Measured as Measured
 from ._measured import Series as Series

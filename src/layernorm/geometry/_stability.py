@@ -44,20 +44,8 @@ def dynamics(module: torch.nn.Module, cases: int) -> Dynamics:
 
     Source: this library.
     """
-    if not isinstance(module, torch.nn.Module) or not hasattr(module, "hidden_size"):
-        raise TypeError(
-            f"expected module to be an RNN, LSTM, GRU or one of their cells, got {type(module).__name__}; for another "
-            "network, pass its own step to lyapunov"
-        )
+    network = recurrent_module(module)
     _checks.whole("cases", cases, 1)
-    network: Any = module
-    if getattr(network, "bidirectional", False):
-        raise ValueError("a bidirectional network has no step from state to state; pass one of its directions")
-    if getattr(network, "norm", None) == "batch":
-        raise ValueError("under batch norm a case's step depends on the other cases, so that no case has exponents")
-    drawn = [torch.tensor(getattr(network, name, 0.0)) for name in ("dropout", "recurrent_dropout", "zoneout")]
-    if network.training and any(share.any() for share in drawn):
-        raise ValueError("with dropout or zoneout every step is a different function; call module.eval() first")
 
     def advanced(x: Tensor, hx: Any) -> Any:
         if not hasattr(network, "num_layers"):  # a cell
@@ -78,6 +66,24 @@ def dynamics(module: torch.nn.Module, cases: int) -> Dynamics:
         return torch.cat([part.movedim(-2, 0).flatten(1) for part in (after if pair else [after])], 1)
 
     return Dynamics(step, weight.new_zeros(cases, sum(sizes)))
+
+
+def recurrent_module(module: object) -> Any:
+    """Checks that a module is a recurrent network or cell whose step is the same function of every case."""
+    if not isinstance(module, torch.nn.Module) or not hasattr(module, "hidden_size"):
+        raise TypeError(
+            f"expected module to be an RNN, LSTM, GRU or one of their cells, got {type(module).__name__}; for another "
+            "network, pass its own step to lyapunov"
+        )
+    network: Any = module
+    if getattr(network, "bidirectional", False):
+        raise ValueError("a bidirectional network has no step from state to state; pass one of its directions")
+    if getattr(network, "norm", None) == "batch":
+        raise ValueError("under batch norm a case's step depends on the other cases, so that no case has exponents")
+    drawn = [torch.tensor(getattr(network, name, 0.0)) for name in ("dropout", "recurrent_dropout", "zoneout")]
+    if network.training and any(share.any() for share in drawn):
+        raise ValueError("with dropout or zoneout every step is a different function; call module.eval() first")
+    return network
 
 
 class Lyapunov(NamedTuple):
@@ -127,7 +133,7 @@ def lyapunov(
     Source: Benettin et al. 1980; Engelken, Wolf, Abbott 2023, "Lyapunov spectra of chaotic recurrent neural networks".
     """
     B, N = _checks.shaped("state", state, "B", "N").shape
-    T = _steps(inputs, B)
+    T = steps_of(inputs, B)
     _checks.whole("k", k, 1, N)
     _checks.whole("warmup", warmup, 0, T - 1)
     if tangents is None:
@@ -147,7 +153,7 @@ def lyapunov(
             # The state is the same for every tangent. The annotation of vmap does not allow None for that, hence the
             # cast.
             state, JQ = torch.func.vmap(along, in_dims=2, out_dims=cast(Any, (None, 2)))(Q)
-            Q, R = torch.linalg.qr(_stays_finite(JQ, t))
+            Q, R = torch.linalg.qr(stays_finite(JQ, t))
             if t >= warmup:
                 total += R.diagonal(dim1=-2, dim2=-1).abs().log()
     cases = total / (T - warmup)
@@ -183,7 +189,7 @@ def gradient_by_lag(
     Source: Ba, Kiros, Hinton 2016, section 3.1; Pascanu, Mikolov, Bengio 2013.
     """
     B, N = _checks.shaped("state", state, "B", "N").shape
-    _steps(inputs, B)
+    steps_of(inputs, B)
     if cotangents is None:
         cotangents = torch.randn(B, N, generator=generator, dtype=torch.float64)
         cotangents = cotangents / cotangents.norm(dim=1, keepdim=True)
@@ -193,7 +199,7 @@ def gradient_by_lag(
     states = [state.detach()]
     with torch.no_grad():
         for t, x in enumerate(inputs):
-            states.append(_stays_finite(step(x, states[-1]), t))
+            states.append(stays_finite(step(x, states[-1]), t))
     size = v.norm(dim=1)
     logs = [size.log()]
     v = torch.where(size[:, None] > 0, v / size[:, None], v)
@@ -207,7 +213,7 @@ def gradient_by_lag(
     return torch.stack(logs)
 
 
-def _steps(inputs: Tensor, B: int) -> int:
+def steps_of(inputs: Tensor, B: int) -> int:
     """Returns T of inputs (T, B, ...)."""
     if not isinstance(inputs, Tensor):
         raise TypeError(f"expected inputs to be a Tensor, got {type(inputs).__name__}")
@@ -216,7 +222,7 @@ def _steps(inputs: Tensor, B: int) -> int:
     return len(inputs)
 
 
-def _stays_finite(state: Tensor, t: int) -> Tensor:
+def stays_finite(state: Tensor, t: int) -> Tensor:
     if not state.isfinite().all():
         raise ValueError(f"expected the state to stay finite, got NaN or infinity at step {t}")
     return state

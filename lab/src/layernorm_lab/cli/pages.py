@@ -185,8 +185,10 @@ def _stability() -> Parser:
         [
             "Measures the hidden dynamics of a recurrent network: the largest Lyapunov exponent, in nats per step, and "
             "how a gradient grows or shrinks on its way back.",
-            "Without RUNS it measures untrained networks on scikit-learn's digits: with layer, RMS, weight and no "
-            "norm, with weights of 0.1 to 30 times torch's, and with gains of 0.1 to 1. Takes one to two minutes.",
+            "Without RUNS it measures untrained networks. On scikit-learn's digits: with layer, RMS, weight and no "
+            "norm, with weights of 0.1 to 30 times torch's, and with gains of 0.1 to 1. On digits and on noise: where "
+            "all gains or the recurrent gain start, with torch's biases and with 0, beside what theory predicts. Takes "
+            "three to four minutes.",
             "With RUNS it measures every recurrent layer of these runs, on their own inputs, untrained and as trained.",
         ],
         "[RUNS ...]",

@@ -1,10 +1,12 @@
-"""`layernorm stability`: how stable the hidden dynamics are under every norm, by the scale of weights and the gain."""
+"""`layernorm stability`: how stable the hidden dynamics are under every norm, by the scale of weights and the gain, and
+by where the gains and biases start, on digits and on noise."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +31,9 @@ SCALES = (0.1, 1.0, 10.0, 30.0)
 """The factors of torch's initial weights, those of the input and the recurrent ones."""
 
 GAINS = (0.1, 0.3, 1.0)
+START_GAINS = (0.1, 0.3, 0.6, 1.0)
+INPUTS = ("noise", "digits")
+BIASES = ("torch's", "0")
 CASES, WARMUP, STEPS, EVERY = 4, 50, 100, 5
 """CASES: training cases. WARMUP: steps before measuring. STEPS: measured steps, and the largest lag. EVERY: every fifth
 lag is kept."""
@@ -42,10 +47,31 @@ class Setting:
 
     norm: str | None
     gain: float | None
-    scale: float
+    scale: float = 1.0
+    recurrent: float | None = None  # the gain of W_hh h, where it is another than `gain`
+    biases: str = "0"
+    inputs: str = "digits"
+
+    @property
+    def start(self) -> str:
+        """Says in words how norm and gains start."""
+        if self.norm is None:
+            return "no norm"
+        return f"gains of {self.gain:g}" if self.recurrent is None else f"recurrent gain {self.recurrent:g}, others 1"
 
 
 SETTINGS = [Setting(norm, gain, scale) for norm in NORMS for gain in (GAINS if norm else (None,)) for scale in SCALES]
+STARTS = [
+    Setting(norm, gain, recurrent=recurrent, biases=biases, inputs=inputs)
+    for inputs in INPUTS
+    for biases in BIASES
+    for norm, gain, recurrent in [
+        (None, None, None),
+        *(("layer", gain, None) for gain in START_GAINS),
+        *(("layer", 1.0, gain) for gain in START_GAINS[:-1]),
+    ]
+]
+"""The starts at torch's weights. A recurrent gain of 1 is gains of 1."""
 
 
 class Stability(NamedTuple):
@@ -64,6 +90,7 @@ class Study:
     seeds: list[int]
     steps: int  # measured, the largest lag
     measured: dict[Setting, list[Stability]]
+    predicted: dict[Setting, float]  # of the starts, from the first seed's second moments
 
     def exponents(self, setting: Setting) -> list[float]:
         """Returns the exponents of a setting with every seed."""
@@ -83,6 +110,7 @@ class Study:
         rows = [
             {
                 **asdict(setting),
+                "predicted": number(self.predicted[setting], 6) if setting in self.predicted else None,
                 "exponents": [number(f.exponent, 6) for f in of_seeds],
                 "gradients": [[number(g, 4) for g in f.gradient] for f in of_seeds],
             }
@@ -101,16 +129,32 @@ def number(value: float, digits: int) -> float | None:
 
 def measure_settings(network: str, units: int, seeds: Sequence[int]) -> Study:
     """Measures every setting with every seed. On a terminal it shows a progress bar."""
-    inputs = stream(WARMUP + STEPS, CASES)
+    streams = {"digits": stream(WARMUP + STEPS, CASES), "noise": noise(WARMUP + STEPS, CASES)}
+    starts = [setting for setting in STARTS if setting.recurrent is None or network != "RNN"]  # one gain serves both
+    groups: dict[tuple[str, str | None], list[Setting]] = {}
+    for setting in dict.fromkeys([*SETTINGS, *starts]):
+        groups.setdefault((setting.inputs, setting.norm), []).append(setting)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a step is too small to be shared
     try:
         measured = dict(
-            item for norm in followed(NORMS, "measuring") for item in _of_norm(network, units, norm, seeds, inputs)
+            item
+            for (inputs, _), settings in followed(list(groups.items()), "measuring")
+            for item in _of_norm(network, units, settings, seeds, streams[inputs])
         )
+        predicted = {
+            setting: predict(network, units, setting, seeds[0], streams[setting.inputs])
+            for setting in followed(starts, "predicting")
+        }
     finally:
         torch.set_num_threads(threads)
-    return Study(network, units, list(seeds), STEPS, measured)
+    return Study(network, units, list(seeds), STEPS, measured, predicted)
+
+
+def predict(network: str, units: int, setting: Setting, seed: int, inputs: Tensor) -> float:
+    """Predicts the exponent of a setting."""
+    module, g = build_recurrent(network, units, setting, seed), torch.Generator().manual_seed(0)
+    return float(geometry.predicted_exponent(module, inputs, warmup=WARMUP, generator=g).exponents)
 
 
 def stream(steps: int, cases: int) -> Tensor:
@@ -121,8 +165,13 @@ def stream(steps: int, cases: int) -> Tensor:
     return rows[: steps * cases].reshape(cases, steps, PIXELS).transpose(0, 1)
 
 
+def noise(steps: int, cases: int) -> Tensor:
+    """Makes inputs from N(0, 1), (T, B, 8), in float64."""
+    return torch.randn(steps, cases, PIXELS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
 def build_recurrent(network: str, units: int, setting: Setting, seed: int) -> torch.nn.Module:
-    """Builds a network with the weights that torch draws, scaled, and biases of 0, so that only the norms differ.
+    """Builds a network with the weights that torch draws, scaled, and biases of 0 or torch's. Only the norms differ.
 
     Under weight norm the directions are scaled, and the gain is the length of each unit's weights.
     """
@@ -134,8 +183,10 @@ def build_recurrent(network: str, units: int, setting: Setting, seed: int) -> to
         for name, parameter in module.named_parameters():
             if name.startswith("weight") or name.endswith("original1"):
                 parameter.mul_(setting.scale)
-            elif name.startswith("bias"):
+            elif name.startswith("bias") and setting.biases == "0":
                 parameter.zero_()
+            elif name.startswith("gain_hh") and setting.recurrent is not None:
+                parameter.fill_(setting.recurrent)
     for name in list(getattr(module, "parametrizations", ())):  # the weights that weight norm makes, made once
         torch.nn.utils.parametrize.remove_parametrizations(module, name)
     return module
@@ -154,10 +205,9 @@ class _Step(torch.nn.Module):
 
 
 def _of_norm(
-    network: str, units: int, norm: str | None, seeds: Sequence[int], inputs: Tensor
+    network: str, units: int, settings: Sequence[Setting], seeds: Sequence[int], inputs: Tensor
 ) -> list[tuple[Setting, list[Stability]]]:
-    """Measures every setting of a norm with every seed. All networks run side by side, each with its own cases."""
-    settings = [setting for setting in SETTINGS if setting.norm == norm]
+    """Measures settings of one norm with every seed. All networks run side by side, each with its own cases."""
     networks = [_Step(build_recurrent(network, units, setting, seed)) for setting in settings for seed in seeds]
     parameters, _ = torch.func.stack_module_state(networks)
     parameters = {name: p.detach() for name, p in parameters.items()}
@@ -197,8 +247,8 @@ def report_study(study: Study) -> Report:
     return Report(
         title="The stability of hidden dynamics, measured",
         claim=CLAIM,
-        findings=findings(study),
-        figures=[_study_figure(study)],
+        findings=[*findings(study), *findings_of_starts(study)],
+        figures=[_study_figure(study), _starts_figure(study)],
         tables=[
             _table_by_scale(
                 "Largest Lyapunov exponent a step, against the scale of the weights", exponents,
@@ -215,6 +265,7 @@ def report_study(study: Study) -> Report:
                 f"Decades by which a gradient has grown after {study.steps} steps back", decades,
                 "log10 of its norm over that at lag 0, from a direction drawn at random.",
             ),
+            _table_of_starts(study),
         ],
         start=environment.describe(),
     )  # fmt: skip
@@ -254,6 +305,26 @@ def findings(study: Study) -> list[str]:
     ]
 
 
+def findings_of_starts(study: Study) -> list[str]:
+    """Writes the findings about starts in sentences, with their numbers."""
+    said = []
+    for inputs in INPUTS:
+        starts = [Setting(None, None), Setting("layer", 1.0), Setting("layer", 1.0, recurrent=0.3)]
+        numbers = (
+            f"{lowest_to_highest(study.exponents(at), '+.3f')} with {at.start}"
+            for at in (replace(s, biases=BIASES[0], inputs=inputs) for s in starts)
+            if at in study.measured
+        )
+        said.append(f"On {inputs}, with torch's weights and biases, the exponent is {', '.join(numbers)}.")
+    errors = {s: abs(statistics.fmean(study.exponents(s)) - value) for s, value in study.predicted.items()}
+    worst, mean = max(errors, key=lambda s: errors[s]), statistics.fmean(errors.values())
+    said.append(
+        f"The predicted exponent of a start differs from the mean over seeds by {mean:.3f} on average and by "
+        f"{errors[worst]:.3f} at most ({worst.inputs}, biases {worst.biases}, {worst.start})."
+    )
+    return said
+
+
 def lowest_to_highest(values: Sequence[float], form: str) -> str:
     """Writes the lowest and the highest value as text, or one number if they look the same."""
     low, high = f"{min(values):{form}}", f"{max(values):{form}}"
@@ -284,6 +355,49 @@ def _table_by_scale(title: str, cell: Callable[[Setting], str], note: str) -> Ta
         rows.setdefault((setting.norm or "none", gain), []).append(cell(setting))
     filled = [[*key, *cells] for key, cells in rows.items() if any(cells)]
     return Table(title, ["norm", "gain", *(f"x{scale:g}" for scale in SCALES)], filled, note)
+
+
+def _table_of_starts(study: Study) -> Table:
+    rows = [
+        [
+            s.inputs, s.biases, s.start, lowest_to_highest(study.exponents(s), "+.3f"), f"{value:+.3f}",
+            lowest_to_highest(study.decades(s), "+.1f"),
+        ]
+        for s, value in study.predicted.items()
+    ]  # fmt: skip
+    return Table(
+        "Largest Lyapunov exponent a step at torch's weights, measured and predicted, by the start",
+        ["inputs", "biases", "start", "measured", "predicted", "decades"],
+        rows,
+        f"{study.about}, lowest to highest. Noise: 8 normal numbers a step. Predicted: from the second moments of the "
+        f"recurrent weights (`predicted_exponent`). Decades: the growth of a gradient after {study.steps} steps back.",
+    )
+
+
+def _starts_figure(study: Study) -> Figure:
+    """Draws the exponents against the gain, measured and predicted, with a panel for each kind of inputs."""
+
+    def panel(inputs: str) -> Panel:
+        starts = [s for s in study.predicted if (s.norm, s.inputs, s.biases) == ("layer", inputs, BIASES[0])]
+        alike = [s for s in starts if s.recurrent is None]
+        recurrent = [*(s for s in starts if s.recurrent is not None), alike[-1]]
+        none = study.exponents(Setting(None, None, biases=BIASES[0], inputs=inputs))
+        curves = [banded("no norm", STYLES["none"], START_GAINS, [none] * len(START_GAINS))]
+        for label, of, styles in (
+            ("gain of W_hh h", recurrent, (STYLES["layer"], STYLES["layer-shared"])),
+            ("all gains", alike, (STYLES["batch"], STYLES["batch-exact"])),
+        ):
+            if len(of) == len(START_GAINS):  # an RNN has no recurrent gain
+                curves.append(banded(f"{label}, measured", styles[0], START_GAINS, [study.exponents(s) for s in of]))
+                predicted = [[study.predicted[s]] for s in of]
+                curves.append(banded(f"{label}, predicted", styles[1], START_GAINS, predicted))
+        return Panel(inputs, "gain", "Lyapunov exponent a step", curves, log_x=True)
+
+    caption = (
+        f"Exponents of starts with torch's weights and biases: {study.about}. Above 0 a gradient explodes, below 0 it "
+        "vanishes. The band of a measured line goes from the lowest to the highest seed."
+    )
+    return Figure("starts", caption, [[panel(inputs) for inputs in INPUTS]])
 
 
 def _study_figure(study: Study) -> Figure:

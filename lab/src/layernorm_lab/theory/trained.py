@@ -46,17 +46,31 @@ def measure_run(experiment: Experiment, run: Run, folder: Path | None) -> tuple[
     config = configuration(experiment.kind, run)
     data = training_data(run, folder, functools.partial(experiment.load, config))
     task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
-    layers, notes = _measure_layers(task, run, 0)
+    norm = str(run.config.get("norm", "none"))
+    layers, notes = measure_layers(task, run.path.name, norm, 0)
     _, update = restore_model(task.model, run)
-    later, _ = _measure_layers(task, run, update)
+    later, _ = measure_layers(task, run.path.name, norm, update)
     if not layers:
         why = f": {'; '.join(notes)}" if notes else ""
         raise RunError(f"the network of {run.path} has no recurrent layer to measure{why}")
     return layers + later, [f"{run.path.name}: {note}" for note in notes]
 
 
-def _measure_layers(task: Task, run: Run, update: int) -> tuple[list[Layer], list[str]]:
-    """Measures every layer with the current weights, on the first batch of the training."""
+def measure_layers(task: Task, run: str, norm: str, update: int) -> tuple[list[Layer], list[str]]:
+    """Measures every layer with the current weights, on the first batch of the training. Returns also a line for each
+    layer that could not be measured; the names of the run and the norm are for the results."""
+    layers, notes = [], []
+    for name, of_layer in layer_calls(task).items():
+        if of_layer[0].module.norm == "batch":
+            notes.append(f"{name} has batch norm, under which a case has no dynamics of its own")
+            continue
+        exponents, gradients = _of_layer(of_layer)
+        layers.append(Layer(run, norm, name, update, exponents, gradients))
+    return layers, notes
+
+
+def layer_calls(task: Task) -> dict[str, list[LayerCall]]:
+    """Returns by name the calls of every recurrent layer on the first batch of the training."""
     calls: dict[str, list[LayerCall]] = defaultdict(list)
     with (
         torch.no_grad(),
@@ -65,14 +79,7 @@ def _measure_layers(task: Task, run: Run, update: int) -> tuple[list[Layer], lis
     ):
         torch.manual_seed(0)
         task.loss(task.model, 0)
-    layers, notes = [], []
-    for name, of_layer in calls.items():
-        if of_layer[0].module.norm == "batch":
-            notes.append(f"{name} has batch norm, under which a case has no dynamics of its own")
-            continue
-        exponents, gradients = _of_layer(of_layer)
-        layers.append(Layer(run.path.name, str(run.config.get("norm", "none")), name, update, exponents, gradients))
-    return layers, notes
+    return calls
 
 
 def _of_layer(calls: list[LayerCall]) -> tuple[list[float], list[float]]:

@@ -128,7 +128,7 @@ def test_the_arms_and_seeds_are_those_of_the_page():
     assert (start._AT_BEST[0], start._AT_BEST[2]) == ((1 / 4, 1.0, 4.0, 16.0), PILOT_SEEDS[:1])
     for words in ("with the seeds 10 and 11", "five seeds 10 to 14", "1/4, 1, 4 and 16", "best validation of seed 0"):
         assert words in page
-    assert {item.start for item in start._LSTM_STARTS} == {"hh0.1", "hh0.3", "hh0.6"}
+    assert {item.start for item in start._LSTM_STARTS} == {"hh0.1", "hh0.3", "hh0.6", "hh0.8"}
     assert all(item.forget_bias == "1" for item in (*start._LSTM_STARTS, *start._ALONE))
     assert all(item.forget_bias == "torch" for item in start._GRU_STARTS)
     chooses = {task for choice in start.CHOICES.values() for task in choice.tasks}

@@ -16,7 +16,7 @@ FormulaName = Literal[
     "none", "paper", "sum", "cell", "kiros", "haste", "torchscript", "keras", "tf1", "sonnet", "dreamer",
     "hidden", "hidden_cell",
 ]  # fmt: skip
-Start = Literal["1", "0.3", "0.1", "match", "hh0.1", "hh0.3", "hh0.6"]
+Start = Literal["1", "0.3", "0.1", "match", "hh0.1", "hh0.3", "hh0.6", "hh0.8"]
 RECURRENT = "hh"
 """What a start begins with that is the gain of W_hh h alone; all other gains start at 1."""
 

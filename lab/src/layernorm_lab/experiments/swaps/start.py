@@ -53,7 +53,7 @@ class Choice(NamedTuple):
     beside: tuple[Candidate, ...]
 
 
-_LSTM_STARTS = tuple(recurrent(gain) for gain in (0.1, 0.3, 0.6))
+_LSTM_STARTS = tuple(recurrent(gain) for gain in (0.1, 0.3, 0.6, 0.8))
 _ALONE = (recurrent(0.3, "hidden"), recurrent(0.3, "hidden_cell"))
 _GRU_STARTS = (ONES, *(recurrent(gain, forget=False) for gain in (0.1, 0.3, 0.6)))
 
