@@ -68,14 +68,13 @@ def made_network(
 ) -> torch.nn.Module:
     """Makes a network whose recurrent gains are ``gain``, all other gains 1; without a formula torch's equations."""
     torch.manual_seed(0)
-    more: dict[str, Any] = {"norm": None} if formula is None else {"formula": formula}
+    site = "gain_hh" if network != "RNN" else "gain"
+    more: dict[str, Any] = {"norm": None}
+    if formula is not None:
+        more = {"formula": formula, "gain_init": {site: gain}}
     if network != "RNN":
         more["forget_bias"] = forget_bias
-    module = NETWORKS[network](I, H, dtype=dtype, **more)
-    for name, parameter in module.named_parameters():
-        if name.startswith("gain_hh" if network != "RNN" else "gain"):
-            parameter.data.fill_(gain)
-    return module
+    return NETWORKS[network](I, H, dtype=dtype, **more)
 
 
 def largest_gradient(module: torch.nn.Module, x: Tensor) -> float:

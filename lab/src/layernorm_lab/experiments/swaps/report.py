@@ -42,7 +42,8 @@ _COLOURS = {
     "sum": "#E69F00", "sum, eps 0.1": "#56B4E9", "sum, eps 1": "#332288",
 }  # fmt: skip
 _RECURRENT = {
-    ("paper", "hh0.1"): "#88CCEE", ("paper", "hh0.3"): "#117733", ("paper", "hh0.6"): "#DDCC77", ("paper", "hh0.8"): "#999933",
+    ("paper", "hh0.1"): "#88CCEE", ("paper", "hh0.3"): "#117733", ("paper", "hh0.6"): "#DDCC77",
+    ("paper", "hh0.8"): "#999933",
     ("hidden", "hh0.3"): "#AA4499", ("hidden_cell", "hh0.3"): "#882255",
 }  # fmt: skip
 _DASHES = {"1": (0, (4, 1.5)), "0.3": (0, (1.5, 1)), "0.1": (0, (1, 2)), "match": "solid"}
