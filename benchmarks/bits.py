@@ -125,7 +125,7 @@ def every_formula() -> Iterator[tuple[str, Formula]]:
             useless = [
                 plain and f["cell"] is None,
                 name != "LSTM" and f["cell"] is not None,
-                f["bias_again"] and not f["bias_inside"],
+                f["bias_again"] and (not f["bias_inside"] or f["gates"] == "hidden"),
                 plain and (f["span"] != "joint" or f["bias_inside"] or not f["gate_bias"]),
                 name == "RNN" and f["span"] != "joint",
                 name == "LSTM" and f["span"] == "all",

@@ -36,7 +36,7 @@ one_bias = [
     site | {"biases": "input", "bias_again": again}
     for site in sites
     if site["span"] == "joint"
-    for again in ([False, True] if site["bias_inside"] else [False])
+    for again in ([False, True] if site["bias_inside"] and site["gates"] != "hidden" else [False])
 ]
 cells = [{"cell": cell, "cell_bias": bias} for cell in ("output", "carry") for bias in (False, True)] + [{"cell": None}]
 ends = [{"eps_on": on, "eps": eps} for on, eps in (("variance", 1e-5), ("deviation", 1e-2))]

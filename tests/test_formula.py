@@ -96,6 +96,7 @@ def test_eps_overrides_the_presets():
         ),
         (lambda: ln.Formula(biases="hidden"), ValueError, r"biases must be one of \['both', 'input'\], got 'hidden'"),
         (lambda: ln.Formula(bias_again=True), ValueError, "bias_again=True needs bias_inside=True"),
+        (lambda: ln.Formula("hidden", bias_inside=True, bias_again=True), ValueError, "needs a norm of W x"),
         (lambda: ln.Formula(bias_inside="no"), ValueError, r"bias_inside must be one of \[False, True\], got 'no'"),
         (lambda: ln.Formula(eps=-1.0), ValueError, "eps must be a finite number >= 0, got -1.0"),
         (lambda: ln.Formula(eps=float("inf")), ValueError, "eps must be a finite number >= 0, got inf"),
@@ -155,7 +156,7 @@ def test_every_parameter_that_is_no_weight_is_in_some_vector(network):
     for recurrence, _ in every_formula(network, [(1, 1, 3, 4, 2)]):
         named = [name for terms in recurrence.vectors for name in terms]
         assert set(named) == {name for name in recurrence.parameter_names if not name.startswith("weight")}
-        again = recurrence.formula.bias_again and recurrence.formula.gates in ("split", "sum") and recurrence.bias
+        again = recurrence.formula.bias_again and recurrence.formula.gates is not None and recurrence.bias
         assert len(named) - len(set(named)) == (1 if again else 0), "only what is added again stands in two places"
 
 

@@ -67,7 +67,7 @@ class Formula:
 
     Raises:
         ValueError: a field has a value that is not listed above, ``eps`` is negative, ``eps`` or ``forget_bias`` is not
-            finite, or ``bias_again`` comes without ``bias_inside``.
+            finite, or ``bias_again`` comes without ``bias_inside`` or with ``gates="hidden"``.
         TypeError: ``eps`` or ``forget_bias`` is no number.
 
     Source: the formulas of `PRESETS`, most of them published by the paper or library that is named there.
@@ -102,6 +102,8 @@ class Formula:
             raise ValueError(f"Formula: forget_bias must be finite, got {self.forget_bias!r}")
         if self.bias_again and not self.bias_inside:
             raise ValueError("Formula: bias_again=True needs bias_inside=True, got bias_inside=False")
+        if self.bias_again and self.gates == "hidden":
+            raise ValueError("Formula: bias_again=True needs a norm of W x or of the sum, got gates='hidden'")
 
     def __repr__(self) -> str:
         """Returns Python code that makes an equal formula: the fields that are not at their defaults."""

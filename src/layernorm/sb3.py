@@ -70,7 +70,9 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         lstm = self.lstm_actor
-        ours = {"norm": lstm.norm, "formula": lstm.formula} if lstm.norm else {}
+        ours = {"forget_bias": lstm.forget_bias}
+        if lstm.norm:
+            ours |= {"norm": lstm.norm, "formula": lstm.formula, "gain_init": lstm.gain_init}
         return {**super()._get_constructor_parameters(), **ours}
 
     @staticmethod

@@ -117,6 +117,8 @@ def holds(norm, network, f, change):
         return norm == "weight" and change.kind == "re-scaling" and change.part in ("ih", "hh", "ih hh")
     if f.gates is None or (network == "GRU" and change.part == "h"):  # read by more than the sites: z * h
         return False
+    if f.gates == "hidden" and change.part in ("x", "ih", "ih hh"):  # W x is read as it is
+        return False
     of_data = change.part in ("x", "h")
     undoes = data_undone if of_data else weights_undone
     return all(undoes(norm, network, site, change) for site in sites(network, f))

@@ -1,4 +1,4 @@
-"""Gradients that die out over many steps end at 0, not in subnormal numbers, which x86 takes hundreds of cycles for."""
+"""Gradients that die out over many steps end at 0, not in subnormal numbers, which cost x86 hundreds of cycles each."""
 
 import platform
 
@@ -54,3 +54,18 @@ def test_the_users_own_arithmetic_keeps_them():
     input_gradient("LSTM", "native")
     assert subnormal(torch.tensor(TINY) / 4)
     assert subnormal(ln.functional.rms_norm(torch.full((2, 4), 1.0), (4,), torch.full((4,), TINY / 4))).all()
+
+
+@pytest.mark.parametrize("eps_on", ["variance", "deviation"])
+def test_with_an_eps_of_0_small_numbers_count(eps_on):
+    """Outputs and gradients do not depend on the scale of the input, also where its square is subnormal."""
+    torch.manual_seed(0)
+    lstm = ln.LSTM(5, 20, formula=ln.Formula(eps=0.0, eps_on=eps_on, cell=None))
+    x, hx = torch.randn(6, 4, 5), (torch.randn(1, 4, 20), torch.randn(1, 4, 20))
+    results = []
+    for scale in (1.0, 1e-18):
+        with ln.backends.use("native"):
+            output, _ = lstm(x * scale, hx)
+            results.append([output, *torch.autograd.grad(output.sum(), [lstm.weight_hh_l0, lstm.gain_ih_l0])])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)

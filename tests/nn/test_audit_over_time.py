@@ -257,3 +257,14 @@ def test_code_in_a_finding_is_not_split_between_lines(length):
     text = str(Audit([Finding("", "x" * length, 2.0, 1.0, 'Set gain_init={"gain_hh": 0.3}. Then audit it again.')]))
     assert '{"gain_hh": 0.3}' in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_burst_early_in_a_long_sequence_is_not_carried_on():
+    """What is said of steps that were not looked at is that they were not."""
+    torch.manual_seed(0)
+    lstm = ln.LSTM(40, 64, gain_init={"gain_hh": 1.5})
+    x = torch.cat([torch.randn(1, 4, 40).expand(350, -1, -1), torch.randn(50, 4, 40)])
+    x = torch.cat([x, torch.randn(1, 4, 40).expand(600, -1, -1)])
+    for finding in ln.audit(lstm, x):
+        assert finding.measured < 1e6
+        assert "measured on the first 400 of 1000" in finding.what

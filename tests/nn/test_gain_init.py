@@ -177,7 +177,7 @@ def test_a_mapping_is_kept_as_it_was_given():
     ("options", "gain_init", "message"),
     [
         ({}, {"gain_hx": 0.3}, r"expected gains of \['gain_ih', 'gain_hh', 'gain_c'\], got 'gain_hx'"),
-        ({"formula": "sum"}, {"gain_hh": 0.3}, r"gains of \['gain'\], got 'gain_hh', as this formula of an LSTM"),
+        ({"formula": "sum"}, {"gain_hh": 0.3}, r"gains of \['gain'\], got 'gain_hh', as this formula has one"),
         ({"formula": "sum"}, "steady", r"gain_hh; the gains here are \['gain'\], as this formula"),
         ({"formula": "cell"}, "steady", r"gain_hh; the gains here are \['gain_c'\]"),
         ({"norm": "weight"}, "steady", r"the gains here are \[\], as norm='weight' has no gains by that name"),
@@ -191,7 +191,7 @@ def test_gains_that_a_formula_does_not_have_are_refused(options, gain_init, mess
 
 
 def test_the_papers_rnn_has_no_recurrent_gain_of_its_own():
-    with pytest.raises(ValueError, match="as this formula of an RNN has one norm of W_ih x"):
+    with pytest.raises(ValueError, match="as this formula has one norm of W_ih x"):
         ln.RNN(3, 4, gain_init="steady")
 
 
@@ -212,5 +212,20 @@ def test_convert_measures_the_gains_that_are_to_match():
     measured = ln.match(ln.convert(copy.deepcopy(theirs)), x)[0].gains
     ours = ln.convert(copy.deepcopy(theirs), gain_init={"gain_ih": "match", "gain_hh": 0.5}, match=(x,))
     assert starts_of(ours) == {"gain_ih_l0": pytest.approx(measured["gain_ih"][0]), "gain_hh_l0": 0.5, "gain_c_l0": 1.0}
-    with pytest.raises(ValueError, match=r"convert: match measures the gains that gain_init=0\.5 sets; expected"):
-        ln.convert(copy.deepcopy(theirs), gain_init=0.5, match=(x,))
+    for unmeasured in (0.5, "steady", {"gain_hh": 0.5}, {}):
+        with pytest.raises(ValueError, match=r"convert: match measures the gains that gain_init=.* sets; expected"):
+            ln.convert(copy.deepcopy(theirs), gain_init=unmeasured, match=(x,))
+
+
+def test_the_attribute_counts_at_a_reset():
+    lstm = ln.LSTM(3, 4, gain_init=0.5)
+    lstm.gain_init = {"gain_hh": 0.25}
+    lstm.reset_parameters()
+    assert starts_of(lstm) == {"gain_ih_l0": 1.0, "gain_hh_l0": 0.25, "gain_c_l0": 1.0}
+
+
+@pytest.mark.parametrize("given", [np.ones(3), np.array(["match"]), torch.tensor(0.3), 10**400, [0.3]], ids=str)
+def test_what_is_no_number_is_refused_by_name(given):
+    for gain_init in (given, {"gain_hh": given}):
+        with pytest.raises(ValueError, match="gain_init should be a finite number"):
+            ln.LSTM(3, 4, gain_init=gain_init)

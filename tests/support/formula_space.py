@@ -28,7 +28,7 @@ def every_formula(network, shapes):
         formula = Formula(gates, span, cell, inside, gate_bias, eps=1e-3, eps_on=eps_on, forget_bias=forget)
         if k % 3 == 0:
             formula = dataclasses.replace(formula, biases="input")
-        if inside and k % 5 < 3:
+        if inside and k % 5 < 3 and gates != "hidden":
             formula = dataclasses.replace(formula, bias_again=True)
         nonlinearity = "relu" if network == "RNN" and (k // 2 + k // 8) % 2 else "tanh"
         recurrence = Recurrence(network, formula, norm, k % 7 > 0, nonlinearity=nonlinearity)

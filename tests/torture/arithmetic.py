@@ -43,7 +43,7 @@ def _formula(chance, kind):
         eps_on=chance.choice(CHOICES["eps_on"]),
         forget_bias=0.0 if kind == "RNN" else chance.choice([0.0, 1.0]),
         biases=chance.choice(CHOICES["biases"]),
-        bias_again=inside and _yes(chance),
+        bias_again=inside and gates != "hidden" and _yes(chance),
     )
 
 

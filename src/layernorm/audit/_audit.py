@@ -29,9 +29,9 @@ def audit(
 ) -> Audit:
     r"""Looks for what is badly scaled in a network at the start of training, and says how to fix it.
 
-    It runs one batch forward and backward. If the loss, a gradient or a deviation is infinite or NaN, the one finding
-    says where that begins: in a parameter, an input, the output, the loss or the gradients. Else it looks for six
-    faults:
+    It runs one batch forward and backward, with an optimiser or in 16 bits some more times. If the loss, a gradient or
+    a deviation is infinite or NaN, the one finding says where that begins: in a parameter, an input, the output, the
+    loss or the gradients. Else it looks for six faults:
 
     - **A vector without spread under a norm.** At some time step its deviation is at most :math:`\sqrt{\epsilon}` in
       half of the cases or more. The norm then divides by eps rather than by the deviation. Its output is not
@@ -51,7 +51,8 @@ def audit(
       gradient of the last h is carried back step by step. It grows more than 10 times. The finding says over how many
       steps, what makes it grow (the norm of :math:`W_{hh} h`, of the sum or of the cell, or the weights), and which
       value of it ends that: the gradient was measured again with it. Cuts and lengths count. It is measured on the
-      first 400 steps and 8 cases. A gradient that shrinks is no fault; `Audit.growth` has the numbers.
+      first 400 steps and 8 cases, and in each call by itself if a sequence comes in several of more than one step. A
+      gradient that shrinks is no fault; `Audit.growth` has the numbers.
     - **Gradients that differ by orders of magnitude.** Between parameters of one kind (weights, biases or gains of one
       class of modules) they differ more than 1000 times, as root mean squares over the elements. No single learning
       rate suits both. Where the gradient also grows over time, as many times more: time is not blamed on depth.

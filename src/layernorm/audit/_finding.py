@@ -47,9 +47,7 @@ class Audit(list[Finding]):
         self.growth = list(growth)
 
     def __str__(self) -> str:
-        lines = (
-            str(finding).replace('": ', '":\xa0') for finding in self
-        )  # code such as {"gain_hh": 0.3} is not split
+        lines = (str(finding).replace('": ', '":\xa0') for finding in self)  # {"gain_hh": 0.3} stays on one line
         return "\n".join(textwrap.fill(line, 80, subsequent_indent="  ") for line in lines).replace("\xa0", " ")
 
     __repr__ = __str__

@@ -183,7 +183,8 @@ def findings_over_time(layers: Mapping[str, Sequence[LayerCall]]) -> tuple[list[
 
     Returns the measurements, the findings, and how many times the layers make a gradient grow together, at least 1.
     """
-    growth, findings, product = list[Growth](), list[Finding](), 1.0
+    growth, findings = list[Growth](), list[Finding]()
+    in_series: dict[str, float] = defaultdict(lambda: 1.0)  # the larger of both directions of each layer
     largest: dict[int, list[tuple[float, str, str]]] = defaultdict(list)
     for name, calls in layers.items():
         curve = curve_of(calls)
@@ -193,12 +194,12 @@ def findings_over_time(layers: Mapping[str, Sequence[LayerCall]]) -> tuple[list[
         factor, steps = curve.peak
         text = f"over {steps} steps the gradient grows {factor:.3g} times"
         length = _length(calls)
-        if length > STEPS == curve.steps + 1:  # no cut has ended it before
-            factor = _exp(math.log(factor) * length / STEPS)
-            text += f", over all {length} about {factor:.1g} times"
+        if length > STEPS:
+            text += f", measured on the first {STEPS} of {length}"
         if factor > GROWS and calls[0].arguments.recurrence.gate_clip == math.inf:  # the clip bounds the gradient
             largest[id(calls[0].module)].append((factor, text, name))
-            product = min(product * factor, 1e300)
+            layer = name.removesuffix(" reverse")
+            in_series[layer] = max(in_series[layer], factor)
     for grown in largest.values():
         factor, text, name = max(grown)
         others = f" (the most of {len(grown)} layers and directions)" if len(grown) > 1 else ""
@@ -209,7 +210,7 @@ def findings_over_time(layers: Mapping[str, Sequence[LayerCall]]) -> tuple[list[
             factor, GROWS,
             f"{fix} Until then clip the gradients, with torch.nn.utils.clip_grad_norm_.",
         ))  # fmt: skip
-    return growth, findings, product
+    return growth, findings, min(math.prod(in_series.values()), 1e300)
 
 
 def _length(calls: Sequence[LayerCall]) -> int:

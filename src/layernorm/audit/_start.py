@@ -103,8 +103,11 @@ def _fix_of_leap(
             ratios[text] = max(leaps)[0] if leaps else 1.0
     if min(ratios.values(), default=math.inf) > LEAP:
         return "Clip the gradients, or take Adam, whose first update does not depend on their size."
-    found = ", ".join(f"{text} {ratio:.3g} times" if ratio > 1 else f"{text} no more" for text, ratio in ratios.items())
-    return f"The start is the cause, not the rate: {found}."
+    found = " ".join(
+        f"It is {f'{ratio:.3g} times' if ratio > 1 else 'not larger than'} the plain network's {text}."
+        for text, ratio in ratios.items()
+    )
+    return f"The start is the cause, not the rate. {found}"
 
 
 def _matched_gains(module: torch.nn.Module, batch: Sequence[Any]) -> dict[Tensor, Tensor]:

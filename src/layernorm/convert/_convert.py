@@ -119,7 +119,8 @@ def convert(
     if match is not None and type(match) not in (tuple, list):  # a packed sequence is a subclass of tuple
         raise TypeError(f"convert: expected match to be a tuple of the inputs, got {type(match).__name__}")
     check_gain_init(gain_init)
-    if match is not None and not (gain_init in (None, "match") or isinstance(gain_init, Mapping)):
+    measured = gain_init.values() if isinstance(gain_init, Mapping) else [gain_init]
+    if match is not None and gain_init is not None and "match" not in measured:
         raise ValueError(
             f"convert: match measures the gains that gain_init={gain_init!r} sets; expected gain_init to be None, "
             "'match' or a mapping with 'match' for the gains to be measured"

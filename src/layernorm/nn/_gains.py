@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -29,14 +29,16 @@ def check_gain_init(gain_init: Any) -> None:
         ValueError: it is no finite number, no name of a start and no mapping to numbers and ``"match"``.
     """
     is_mapping = isinstance(gain_init, Mapping)
+    names = ("match",) if is_mapping else ("match", "steady")
     for value in gain_init.values() if is_mapping else [gain_init]:
-        if not (_is_number(value) or value == "match" or (not is_mapping and value in ("steady", None))):
+        is_name = isinstance(value, str) and value in names
+        if not (_is_number(value) or is_name or (value is None and not is_mapping)):
             expected = "a finite number, 'match', 'steady', None or a mapping of gains to numbers and 'match'"
             raise ValueError(f"gain_init should be {expected}, got {gain_init!r}")
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def gains_of(gain_init: GainInit, recurrence: Recurrence, norm: str | None) -> dict[str, Start]:
@@ -67,5 +69,5 @@ def gains_of(gain_init: GainInit, recurrence: Recurrence, norm: str | None) -> d
 
 def _why_none(recurrence: Recurrence, norm: str | None) -> str:
     if recurrence.places.both.gain is not None:
-        return f", as this formula of an {recurrence.network} has one norm of W_ih x + W_hh h"
+        return f", as this formula has one norm of W_ih x + W_hh h in {recurrence.network}"
     return "" if recurrence.gain_names else f", as norm={norm!r} has no gains by that name"

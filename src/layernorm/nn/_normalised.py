@@ -41,7 +41,7 @@ class Normalised(torch.nn.Module):
         self._state_names, self.formula = self.recurrence.state_names, formula
         check_gain_init(gain_init)
         self.gain_init = dict(gain_init) if isinstance(gain_init, Mapping) else gain_init
-        self._initial_gains = gains_of(None, self.recurrence, norm) | gains_of(gain_init, self.recurrence, norm)
+        gains_of(gain_init, self.recurrence, norm)  # refuses names that these equations do not have
         self.eps = self.recurrence.formula.eps
         self.forget_bias = forget_bias
         self._check_forget_bias()
@@ -211,9 +211,10 @@ class Normalised(torch.nn.Module):
 
     def _set_gains(self) -> None:
         """Gives the gains their initial values."""
-        matched = [name for name, start in self._initial_gains.items() if start == "match"]
+        starts = gains_of(None, self.recurrence, self.norm) | gains_of(self.gain_init, self.recurrence, self.norm)
+        matched = [name for name, start in starts.items() if start == "match"]
         for suffix in self._suffixes:
-            for name, start in self._initial_gains.items():
+            for name, start in starts.items():
                 if name not in matched:
                     torch.nn.init.constant_(self.get_parameter(name + suffix), cast(float, start))
         if not matched:

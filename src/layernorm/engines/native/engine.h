@@ -146,7 +146,6 @@ struct Norm {
     void *d_x, *d_gain, *d_bias;  // [M][N], [N], [N]; the last two may be null
 };
 
-// 0, or not 0 after an error: threads cannot be had, and nothing has been done.
 // How this thread computes with subnormal numbers while such an object lives. A gradient that dies out over many steps ends
 // in them, and x86 takes some hundred cycles for each: as zeros they cost nothing. Other processors have no such price.
 class Subnormals {
@@ -169,6 +168,7 @@ public:
     Subnormals(const Subnormals &) = delete;
 };
 
+// 0, or not 0 after an error: threads cannot be had, and nothing has been done.
 typedef int (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void *), void *);
 
 struct RecurrentKernels {

@@ -23,7 +23,7 @@ RECURRENT = "hh"
 FORMULAS: Mapping[str, Mapping[Network, Formula]] = {
     **PRESETS,
     "hidden": dict.fromkeys(("LSTM", "GRU", "RNN"), Formula(gates="hidden", cell=None)),
-    "hidden_cell": {"LSTM": Formula(gates="hidden")},
+    "hidden_cell": {"LSTM": Formula(gates="hidden"), "GRU": Formula(gates="hidden", cell=None)},
 }
 """Where the norm sits, by name: the library's presets, and W_ih x + LN(W_hh h) without and with the cell's norm."""
 

@@ -61,6 +61,7 @@ def report_swaps(runs: Sequence[Run]) -> Report:
         for item in (*ROUNDS, *start.ROUNDS)
     ]
     by_title = {item.title: by_task for item, by_task in ruled}
+    shown = [*start.AT_OWN.shown, *start.AT_BEST.shown]  # in tables of their own
     about = (
         "Evaluations of each task at the program's own learning rate.",
         f"The mean of the last {LAST} evaluations, against the multiple of the program's learning rate. A cross: a "
@@ -73,7 +74,7 @@ def report_swaps(runs: Sequence[Run]) -> Report:
         status=incomplete(runs),
         figures=[*_figure("curves", about[0], arms, _curves), *_figure("rates", about[1], arms, _against_rates)],
         tables=[
-            *(table for item, found in ruled if item not in start.SHOWN for table in _verdicts(item, found)),
+            *(table for item, found in ruled if item not in shown for table in _verdicts(item, found)),
             *regret_tables(by_title, runs),
             _values(arms),
         ],

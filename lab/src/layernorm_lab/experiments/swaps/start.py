@@ -101,18 +101,19 @@ def regrets(task: TaskName, of: Mapping[str, float]) -> dict[str, float]:
 
 
 def mean_regrets(choice: Choice, runs: Sequence[Run]) -> dict[str, float] | None:
-    """Returns the mean regret of each arm of a choice; None unless every arm has its runs of every task."""
+    """Returns the mean regret of each arm of a choice; None unless there are all runs of all tasks."""
     of_tasks = []
     for task in choice.tasks:
         of = numbers(task, (*choice.arms, *choice.beside), runs, 1.0, CHOICE_SEEDS)
-        if {item.name for item in (*choice.arms, *choice.beside)} - of.keys():
+        if {*plains_of(task), *(item.name for item in (*choice.arms, *choice.beside))} - of.keys():
             return None
         of_tasks.append(regrets(task, of))
     return {item.name: statistics.fmean(of[item.name] for of in of_tasks) for item in choice.arms}
 
 
 START, GRU_START, ALONE = recurrent(0.3), ONES, recurrent(0.3, "hidden")
-"""What was chosen (`CHOICES`): the start of an LSTM and of a GRU, and the form of W_hh h alone."""
+CHOSEN = dict(zip(CHOICES, (START, GRU_START, ALONE), strict=True))
+"""What was chosen, by name: the start of an LSTM and of a GRU, and the form of W_hh h alone."""
 
 
 def _torchs(item: Candidate) -> Candidate:
@@ -120,49 +121,67 @@ def _torchs(item: Candidate) -> Candidate:
     return dataclasses.replace(item, name=item.name.removesuffix(", forget bias 1"), forget_bias="torch")
 
 
-_STARTS = (
-    dataclasses.replace(_torchs(START), over=ONES),
-    dataclasses.replace(START, over=ONES_FORGET),
+_DECIDES, _BESIDE = (
+    dataclasses.replace(item, over=ones) for item, ones in ((_torchs(START), ONES), (START, ONES_FORGET))
 )
 _FRESH = {network: tasks_of(network, "start") for network in ("LSTM", "GRU")}
-_LINES = {"LSTM": (START, ALONE), "GRU": tuple({item.name: item for item in (GRU_START, _torchs(ALONE))}.values())}
+_LINES: Mapping[Network, tuple[Candidate, ...]] = {
+    "LSTM": (START, ALONE),
+    "GRU": tuple({item.name: item for item in (GRU_START, _torchs(ALONE))}.values()),
+}
+_EVERY_ARM: Mapping[Network, tuple[Candidate, ...]] = {
+    "LSTM": (ONES, ONES_FORGET, _torchs(START), START, ALONE),
+    "GRU": tuple({item.name: item for item in (ONES, GRU_START, _torchs(ALONE))}.values()),
+}
 
 
-def _rounds(rates: tuple[float, ...], where: str, pilot: tuple[int, ...]) -> tuple[Round, ...]:
-    compared: dict[str, tuple[tuple[TaskName, ...], tuple[Candidate, ...]]] = {
-        "The start of an LSTM": (_FRESH["LSTM"], _STARTS),
-        **{f"Layer norm in {network}s": (tasks, _LINES[network]) for network, tasks in _FRESH.items()},
-    }
-    return tuple(
-        Round(f"{what}, {where}", tasks, arms, rates, pilot, closed=True) for what, (tasks, arms) in compared.items()
+class Rounds(NamedTuple):
+    """The comparisons on the fresh tasks, at one choice of rates.
+
+    Attributes:
+        start: of the chosen start with gains of 1, which decides.
+        beside: the same with a forget bias of 1, which decides nothing.
+        lines: of the lines with the plain networks, in LSTMs and in GRUs.
+        shown: of every arm with the plain networks, each comparison by itself.
+    """
+
+    start: Round
+    beside: Round
+    lines: tuple[Round, ...]
+    shown: tuple[Round, ...]
+
+
+def _rounds(where: str, rates: tuple[float, ...], pilot: tuple[int, ...]) -> Rounds:
+    def compared(what: str, network: Network, arms: tuple[Candidate, ...], alone: bool = False) -> Round:
+        return Round(f"{what}, {where}", _FRESH[network], arms, rates, pilot, alone=alone, closed=True)
+
+    return Rounds(
+        compared("The start of an LSTM", "LSTM", (_DECIDES,)),
+        compared("The start of an LSTM with a forget bias of 1", "LSTM", (_BESIDE,), alone=True),
+        tuple(compared(f"Layer norm in {network}s", network, arms) for network, arms in _LINES.items()),
+        tuple(compared(f"Every arm in {network}s", network, arms, alone=True) for network, arms in _EVERY_ARM.items()),
     )
 
 
-_AT_OWN = OWN, "at the programs' own rates", PILOT_SEEDS
-_AT_BEST = BEST, "each arm at its best rate", PILOT_SEEDS[:1]
-OWN_ROUNDS, BEST_ROUNDS = _rounds(*_AT_OWN), _rounds(*_AT_BEST)
-"""The comparisons that confirm the start, the lines in LSTMs and those in GRUs."""
-
-_EVERY_ARM = (ONES, ONES_FORGET, _torchs(START), START, ALONE)
-SHOWN = tuple(
-    Round(f"Every arm on the fresh tasks, {where}", sum(_FRESH.values(), ()), _EVERY_ARM, rates, pilot, True, True)
-    for rates, where, pilot in (_AT_OWN, _AT_BEST)
-)
-"""What is printed beside the decisions: every arm against the plain networks, each comparison by itself."""
-
-ROUNDS = (*OWN_ROUNDS, *BEST_ROUNDS, *SHOWN)
-ARMS = tuple({item.name: item for item in (*_LSTM_STARTS, *_ALONE, *_GRU_STARTS, *_EVERY_ARM, _torchs(ALONE))}.values())
+AT_OWN = _rounds("at the programs' own rates", OWN, PILOT_SEEDS)
+AT_BEST = _rounds("each arm at its best rate", BEST, PILOT_SEEDS[:1])
+ROUNDS = tuple(item for of in (AT_OWN, AT_BEST) for item in (of.start, of.beside, *of.lines, *of.shown))
+_ALL_ARMS = (*_LSTM_STARTS, *_ALONE, *_GRU_STARTS, *_EVERY_ARM["LSTM"], *_EVERY_ARM["GRU"])
+ARMS = tuple({item.name: item for item in _ALL_ARMS}.values())
 """All arms of the decision."""
+
+
+def _whole(by_task: ByTask, of: Round) -> bool:
+    return all(task in by_task and all(item.whole for item in by_task[task].values()) for task in of.tasks)
 
 
 def is_default(own: ByTask, best: ByTask) -> bool | None:
     """Follows the decision on the start, but for the test of growth. None without all runs of all tasks."""
-    name = _STARTS[0].name
-    verdicts = [[arms[name].verdict for arms in by_task.values()] for by_task in (own, best)]
-    if not own or not all(arms[name].whole for by_task in (own, best) for arms in by_task.values()):
+    if not _whole(own, AT_OWN.start) or not _whole(best, AT_BEST.start):
         return None
-    ahead = 2 * verdicts[0].count(AHEAD) >= len(verdicts[0])
-    return ahead and all(of.count(BEHIND) <= 1 for of in verdicts)
+    at_own, at_best = ([arms[_DECIDES.name].verdict for arms in by_task.values()] for by_task in (own, best))
+    is_ahead = 2 * at_own.count(AHEAD) >= len(at_own)
+    return is_ahead and all(verdicts.count(BEHIND) <= 1 for verdicts in (at_own, at_best))
 
 
 Family = tuple[str, Network, str]
@@ -183,16 +202,17 @@ def far_behind(found: Against) -> bool:
     return any(ruling.verdict == BEHIND and ruling.effect < -2 * ruling.claim.measure.margin for ruling in found.known)
 
 
-def recommended(own: ByTask, best: ByTask) -> dict[Family, list[str]] | None:
-    """Follows the decision on layer norm: the lines that are recommended for each family. None without all runs."""
-    rulings = [found for by_task in (own, best) for arms in by_task.values() for found in arms.values()]
-    if not own or not all(found.whole for found in rulings):
-        return None
-    decided: dict[Family, list[str]] = {}
-    for of, tasks in families([*own]).items():
-        names = [*own[tasks[0]]] if len(tasks) > 1 else []
-        decided[of] = [name for name in names if all(_helps(name, tasks, by_task) for by_task in (own, best))]
-    return decided
+def recommended(own: ByTask, best: ByTask, of: Round) -> dict[Family, list[str]]:
+    """Follows the decision on layer norm: the lines of a round that are recommended for each family of two tasks or
+    more. Empty without all runs of all tasks."""
+    if not _whole(own, of) or not _whole(best, of):
+        return {}
+    names = [item.name for item in of.arms]
+    return {
+        kind: [name for name in names if all(_helps(name, tasks, by_task) for by_task in (own, best))]
+        for kind, tasks in families(of.tasks).items()
+        if len(tasks) > 1
+    }
 
 
 def _helps(name: str, tasks: Sequence[TaskName], by_task: ByTask) -> bool:

@@ -12,11 +12,11 @@ from .claims import OWN, Against, ByTask, Round, measure, plains_of
 from .program import TaskName
 from .programs import PROGRAMS
 from .start import (
+    AT_BEST,
+    AT_OWN,
     BEST,
-    BEST_ROUNDS,
     CHOICES,
-    OWN_ROUNDS,
-    SHOWN,
+    CHOSEN,
     families,
     is_default,
     mean_regrets,
@@ -38,14 +38,14 @@ def start_findings(ruled: Ruled, runs: Sequence[Run]) -> list[str]:
         if means := mean_regrets(choice, runs):
             best = min(means, key=lambda name: means[name])
             told = "; ".join(f"{name} {mean:.3f}" for name, mean in means.items())
-            lines.append(f"The choice of {what} ({_PAGE}): {best}. Mean regret: {told}.")
-    of_start = is_default(*(ruled[rounds[0].title] for rounds in (OWN_ROUNDS, BEST_ROUNDS)))
+            other = "" if best == CHOSEN[what].name else f" The rounds are those of {CHOSEN[what].name}."
+            lines.append(f"The choice of {what} ({_PAGE}): {best}. Mean regret: {told}.{other}")
+    of_start = is_default(ruled[AT_OWN.start.title], ruled[AT_BEST.start.title])
     if of_start is not None:
         told = "becomes the default, if it passes the test of growth" if of_start else "does not become the default"
         lines.append(f"The start of an LSTM by the rule ({_PAGE}): it {told}.")
-    for own, at_best in zip(OWN_ROUNDS[1:], BEST_ROUNDS[1:], strict=True):
-        decided = recommended(ruled[own.title], ruled[at_best.title])
-        for of, names in (decided or {}).items():
+    for own, at_best in zip(AT_OWN.lines, AT_BEST.lines, strict=True):
+        for of, names in recommended(ruled[own.title], ruled[at_best.title], own).items():
             lines.append(f"Layer norm for {', '.join(of)}: {' or '.join(names) or 'none'} is recommended ({_PAGE}).")
     return lines
 
@@ -54,7 +54,7 @@ def regret_tables(ruled: Ruled, runs: Sequence[Run]) -> list[Table]:
     """Makes a table for each way to choose the rate: for each arm and family how often it is better than the better
     plain network and how often worse, its mean regret and its worst."""
     tables = []
-    for item in SHOWN:
+    for item in (*AT_OWN.shown, *AT_BEST.shown):
         by_task = ruled[item.title]
         rows = []
         for of, tasks in families([*by_task]).items():
