@@ -229,3 +229,10 @@ def test_what_is_no_number_is_refused_by_name(given):
     for gain_init in (given, {"gain_hh": given}):
         with pytest.raises(ValueError, match="gain_init should be a finite number"):
             ln.LSTM(3, 4, gain_init=gain_init)
+
+
+def test_convert_names_the_network_that_refuses_a_start():
+    model = torch.nn.ModuleDict({"encoder": torch.nn.LSTM(3, 4), "decoder": torch.nn.RNN(4, 4)})
+    with pytest.raises(ValueError, match=r"convert: decoder \(RNN\): gain_init='steady' sets the gain of W_hh h"):
+        ln.convert(model, gain_init="steady")
+    assert type(model["encoder"]) is torch.nn.LSTM, "nothing has been changed"

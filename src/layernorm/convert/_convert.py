@@ -233,7 +233,10 @@ def _convert_one(name: str, old: torch.nn.Module, keywords: dict[str, Any]) -> N
         )
     like = next(old.parameters())
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
-        new = ours(**constructor_arguments(old, theirs), device=like.device, dtype=like.dtype, **keywords)
+        try:
+            new = ours(**constructor_arguments(old, theirs), device=like.device, dtype=like.dtype, **keywords)
+        except ValueError as error:
+            raise ValueError(f"convert: {title}: {error}") from error
     lost = _lost_names(old, bare_like(old, theirs))
     if lost:
         raise ValueError(

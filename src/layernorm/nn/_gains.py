@@ -62,7 +62,7 @@ def gains_of(gain_init: GainInit, recurrence: Recurrence, norm: str | None) -> d
     if recurrence.places.hidden.gain is None:
         raise ValueError(
             f"gain_init='steady' sets the gain of W_hh h by itself, gain_hh; the gains here are {[*names]}"
-            f"{_why_none(recurrence, norm)}"
+            f"{_why_none(recurrence, norm)}; in an LSTM or GRU formula='paper' has it"
         )
     return {recurrence.places.hidden.gain: STEADY}
 
