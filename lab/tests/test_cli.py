@@ -100,6 +100,7 @@ WRONG = {
     "run digits --seeds x": "--seeds must be a whole number, got 'x'",
     "run digits --seeds 0 1.5": "--seeds must be a whole number, got '1.5'",
     "run digits --learning-rate 1e": "--learning-rate must be a number, got '1e'",
+    "run handwriting --gain-init stead": "--gain-init must be a number or one of steady, got 'stead'",
     "run digits --learning-rate -1e-3": "--learning-rate must be a finite number, greater than 0, got -0.001",
     "run digits --jobs 0": "--jobs must be at least 1, got 0",
     "run digits --jobs": "--jobs needs one value",

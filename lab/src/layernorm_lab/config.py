@@ -91,7 +91,7 @@ class CheckedOptions:
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if value is None:
+            if value is None or isinstance(value, str):
                 continue
             least, above, most, below = (item.metadata[name] for name in ("least", "above", "most", "below"))
             kind = "a finite number, " if isinstance(value, float) else ""

@@ -7,8 +7,10 @@ import pytest
 from lab_support.runs import write_digits
 from lab_support.sweeps import LOSS, SPEED, compared, runs_of_trial, write_rates
 from layernorm_lab.errors import RunError
+from layernorm_lab.report.arms import Arm, in_order
 from layernorm_lab.report.blocks import Metric, best_tried, compare
 from layernorm_lab.report.curves import curves
+from layernorm_lab.report.deviations import one_of
 from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, Plan, Rung, Value, decide
 from layernorm_lab.report.pictures import pictures
 from layernorm_lab.runs.folder import find_runs
@@ -220,3 +222,10 @@ def test_a_picture_is_of_the_first_run_with_weights_that_did_not_diverge(tmp_pat
         raise RunError("broken")
 
     assert pictures(found, ERROR, fail, "No sample") == ([], ["No sample: broken"])
+
+
+def test_a_start_by_name_stands_behind_the_numbers():
+    gains = ["steady", 1.0, 0.3]
+    assert sorted(gains, key=in_order) == [0.3, 1.0, "steady"]
+    assert one_of(gains) == "0.3, 1 or steady"
+    assert Arm("layer", {"gain_init": "steady"}).name == "layer norm with the start steady"

@@ -6,6 +6,7 @@ import argparse
 import re
 import shutil
 import textwrap
+import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -76,8 +77,9 @@ class Parser(argparse.ArgumentParser):
 
         Args:
             flag: its name, with two dashes.
-            kind: a type, or a tuple of the texts to choose from. An option of the type `bool` takes no value and
-                changes the default; `--no-NAME` changes one that is True.
+            kind: a type, a tuple of the texts to choose from, or a type or such texts, as `float | Literal["steady"]`.
+                An option of the type `bool` takes no value and changes the default; `--no-NAME` changes one that is
+                True.
             about: its help. Without a default it says what happens without the option.
             default: its value if it is not given. None: there is none.
             field: its name among the values that are read. None: the flag's.
@@ -97,7 +99,7 @@ class Parser(argparse.ArgumentParser):
             notes.append(f"default: {' '.join(map(str, default if several else [default]))}")
         if notes:
             about += f" [{'; '.join(notes)}]"
-        sign = "NAME" if isinstance(kind, tuple) else _SIGNS[kind]
+        sign = "NAME" if isinstance(kind, tuple) else _SIGNS[next(iter(typing.get_args(kind)), kind)]
         many: dict[str, Any] = {"nargs": "+"} if several else {}
         reader = _reader(flag, kind)
         group.add_argument(flag, dest=field, type=reader, default=default, metavar=sign, help=about, **many)
@@ -156,6 +158,9 @@ def _reader(flag: str, kind: Any) -> Callable[[str], Any]:
                 raise unknown(flag.removeprefix("--"), text, kind)
             return text
         try:
+            if typing.get_args(kind):
+                first, texts = typing.get_args(kind)
+                return text if text in typing.get_args(texts) else first(text)
             if kind is Path and not text:  # an unset variable of a shell, which would be the current folder
                 raise ValueError
             return kind(text)

@@ -46,14 +46,16 @@ class Arm:
     prefix: str = ""
 
     @property
-    def gain(self) -> float:
-        """The initial gain; 1 for a norm that has none."""
+    def gain(self) -> float | str:
+        """The initial gain, or the name of a start; 1 for a norm that has none."""
         return self.options.get("gain_init", 1.0) if self.norm in GAINED else 1.0
 
     @property
     def name(self) -> str:
         """Its name in figures, tables and sentences."""
-        gain = f" with gain {self.gain:g}" if self.gain != 1.0 else ""
+        gain = ""
+        if self.gain != 1.0:
+            gain = f" with the start {self.gain}" if isinstance(self.gain, str) else f" with gain {self.gain:g}"
         return NORMS[self.norm] + gain + ", exact statistics" * bool(self.prefix)
 
     @property
@@ -74,6 +76,11 @@ class Arm:
     def has(self, run: Run) -> bool:
         """Tells whether a run is of this arm."""
         return run.config["norm"] == self.norm and has(run, self.options)
+
+
+def in_order(value: Any) -> tuple[bool, Any]:
+    """The key by which values of an option are sorted: numbers, then names."""
+    return isinstance(value, str), value
 
 
 def has(run: Run, options: Mapping[str, Any]) -> bool:

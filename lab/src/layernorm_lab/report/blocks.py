@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..errors import RunError
 from ..runs.folder import Run
-from .arms import GAINED, NORMS, RATE, Arm, has
+from .arms import GAINED, NORMS, RATE, Arm, has, in_order
 from .deviations import option_text
 from .judge import Claim, best_rate
 from .page import STYLES, Style
@@ -209,7 +209,7 @@ def _runs_by_arm(runs: Iterable[Run], prefixes: Collection[str]) -> dict[Arm, di
                 by_arm.setdefault(arm, {}).setdefault(run.config[RATE], []).append(run)
     order = list(NORMS)
     return dict(sorted(by_arm.items(), key=lambda item: (order.index(item[0].norm), item[0].gain != 1.0,
-                                                        item[0].gain, item[0].prefix)))  # fmt: skip
+                                                        in_order(item[0].gain), item[0].prefix)))  # fmt: skip
 
 
 def incomplete(runs: Sequence[Run]) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..runs.folder import Run
+from .arms import in_order
 from .page import Deviation
 
 
@@ -45,7 +46,7 @@ def deviations(
 
 def one_of(values: Iterable[Any], words: Mapping[Any, str] | None = None) -> str:
     """Values of an option in a sentence, in order: "0.001, 0.002 or 0.004"."""
-    *first, last = (option_text(value, words) for value in sorted(set(values)))
+    *first, last = (option_text(value, words) for value in sorted(set(values), key=in_order))
     return f"{', '.join(first)} or {last}" if first else last
 
 

@@ -103,5 +103,7 @@ def type_name(hint: Any) -> str:
     """Names the type of an annotation in words, for errors."""
     if typing.get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, typing.get_args(hint)))}"
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return " or ".join(type_name(item) for item in typing.get_args(hint))
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
     return names.get(hint, str(hint))

@@ -145,6 +145,15 @@ def test_gains_count_where_there_are_gains():
     model = build_synthesis(Config(norm="layer", gain_init=0.3, units=8))
     assert all(bool((p == 0.3).all()) for name, p in model.named_parameters() if "gain" in name)
     assert build_synthesis(Config(norm="weight", units=8)).lstm1.gain_init is None
+    assert Config(norm="none", gain_init="steady") == Config(norm="none")
+
+
+def test_the_steady_start_has_smaller_recurrent_gains():
+    model = build_synthesis(Config(norm="layer", gain_init="steady", units=8))
+    gains = {name.partition(".")[2]: p.unique().tolist() for name, p in model.named_parameters() if "gain" in name}
+    assert len(gains) == 6, "lstm2 and lstm3 share their names"
+    for name, values in gains.items():
+        assert values == pytest.approx([0.3 if "gain_hh" in name else 1.0]), name
 
 
 @pytest.mark.parametrize("norm", ["none", "layer"])

@@ -261,3 +261,12 @@ def test_a_gain_means_something_to_layer_norm_alone():
         config(gain_init=0.0)
     with pytest.raises(ValueError, match=r"--dropout must be less than 1, got 1"):
         config(dropout=1.0)
+
+
+def test_the_steady_start_has_smaller_recurrent_gains():
+    assert config(norm="layer", gain_init="steady").gain_init == "steady"
+    assert config(norm="batch", gain_init="steady").gain_init == 0.1
+    model = build_reader(config(norm="layer", gain_init="steady"), VOCABULARY, (9, 6))
+    gains = {name: p.unique().tolist() for name, p in model.named_parameters() if "gain" in name}
+    for name, values in gains.items():
+        assert values == pytest.approx([0.3 if "gain_hh" in name else 1.0]), name

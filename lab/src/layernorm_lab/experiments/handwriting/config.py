@@ -24,7 +24,12 @@ class Config(TrainingConfig):
     mixtures: int = option(20, "Gaussians in the density of the next point", least=1)
     learning_rate: float = rate_option(1e-3)
     decay: float = decay_option()
-    gain_init: float = option(1.0, "initial gains of layer and RMS norm; the other norms are named 1", above=0)
+    gain_init: float | Literal["steady"] = option(
+        1.0,
+        "initial gains of layer and RMS norm, or steady: 0.3 for that of W_hh h, 1 for all others; other norms are "
+        "named 1",
+        above=0,
+    )
     forget_bias: float = option(0.0, "added to the initial biases of the LSTMs' forget gates", least=0)
     clip: Literal["gates", "inputs"] = option(
         "gates", "where the LSTMs' gradients are clipped: at the gates' summed inputs, as by Graves, or at the inputs"

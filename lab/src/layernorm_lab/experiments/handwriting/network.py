@@ -6,7 +6,7 @@ Letters in shapes: T points, B batch, U characters, H units, K window components
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,7 @@ class Synthesis(nn.Module):
         pace: the number of characters by which each window component moves at a point before training.
         alpha: the alpha of each window component before training. With 0.06 the reading w is about as large as a point.
             With 1 the point would be small beside w in their common normalisation.
-        gain_init: the initial gain of layer and RMS norm.
+        gain_init: the initial gain of layer and RMS norm, or the start, as `layernorm.LSTM` takes it.
         gate_clip, input_clip, output_clip: the limits for clipping the gradients with respect to the summed inputs of
             the LSTMs' gates, to the LSTMs' inputs, and to the outputs.
 
@@ -69,7 +69,7 @@ class Synthesis(nn.Module):
         components: int = 10,
         pace: float = 0.05,
         alpha: float = 0.06,
-        gain_init: float | None = None,
+        gain_init: float | Literal["steady"] | None = None,
         gate_clip: float = math.inf,
         input_clip: float = math.inf,
         output_clip: float = math.inf,

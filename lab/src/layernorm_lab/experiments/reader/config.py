@@ -18,9 +18,10 @@ class Config(TrainingConfig):
     norm: Literal["none", "layer", "batch", "batch-everywhere"] = norm_option(
         "norm of the LSTMs' summed inputs; batch-everywhere has batch norm also in the attention and the output"
     )
-    gain_init: float = option(
+    gain_init: float | Literal["steady"] = option(
         1.0,
-        "initial gains of layer norm (batch norm's are always 0.1; the baseline has none and is named 1)",
+        "initial gains of layer norm, or steady: 0.3 for that of W_hh h, 1 for all others (batch norm's are always "
+        "0.1; the baseline has none and is named 1)",
         in_name=True,
         prefix="g",
         above=0,
