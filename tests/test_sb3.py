@@ -147,3 +147,12 @@ def test_a_wrong_norm_is_refused():
     box = spaces.Box(-1, 1, (3,))
     with pytest.raises(ValueError, match="layr"):
         layernorm.sb3.MlpLstmPolicy(box, box, lambda _: 1e-3, norm="layr")
+
+
+def test_a_loaded_policy_keeps_its_start(tmp_path):
+    start, spaces_of = {"gain_hh": 0.25}, (spaces.Box(-1, 1, (3,)), spaces.Discrete(2), lambda _: 1e-3)
+    arguments = {"norm": "layer", "formula": "paper", "gain_init": start, "forget_bias": 1.0}
+    policy = layernorm.sb3.MlpLstmPolicy(*spaces_of, **arguments)
+    policy.save(tmp_path / "policy.zip")
+    loaded = layernorm.sb3.MlpLstmPolicy.load(tmp_path / "policy.zip")
+    assert (loaded.lstm_actor.gain_init, loaded.lstm_actor.forget_bias) == (start, 1.0)

@@ -268,5 +268,6 @@ def test_the_steady_start_has_smaller_recurrent_gains():
     assert config(norm="batch", gain_init="steady").gain_init == 0.1
     model = build_reader(config(norm="layer", gain_init="steady"), VOCABULARY, (9, 6))
     gains = {name: p.unique().tolist() for name, p in model.named_parameters() if "gain" in name}
+    assert len(gains) == 6, "of two LSTMs"
     for name, values in gains.items():
         assert values == pytest.approx([0.3 if "gain_hh" in name else 1.0]), name
