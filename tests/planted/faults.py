@@ -194,6 +194,12 @@ FAULTS = [
         "test_native_batch_norm.py every_formula and RNN",
     ),
     Fault(
+        "native-batch-later-steps",
+        "s.later_dy[j] += of_dy[j], s.later_product[j] += of_product[j];",
+        "s.later_dy[j] += of_dy[j], s.later_product[j] = of_product[j];",
+        "test_native_batch_norm.py every_formula and RNN",
+    ),
+    Fault(
         "native-batch-ended-rows",
         "active(t, b) || (n.batch_norm == MADE_WITH_ENDED && t < longest)",
         "active(t, b)",

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import random
 import shutil
 import tempfile
@@ -151,14 +152,18 @@ def half(size):
 
 
 def _without(values, chance):
-    """One of the values, at any depth, is missing, or has another name."""
+    """One of the values, at any depth, is missing, has another name, or is a strange one."""
     inner = [name for name, item in values.items() if isinstance(item, dict) and item]
     if inner and chance.random() < 0.5:
         name = chance.choice(inner)
         return {**values, name: _without(values[name], chance)}
     lost = chance.choice(list(values))
-    renamed = {f"{lost}x": values[lost]} if chance.random() < 0.5 else {}
-    return {name: item for name, item in values.items() if name != lost} | renamed
+    other = chance.choice([{}, {f"{lost}x": values[lost]}, {lost: chance.choice(STRANGE)}])
+    return {name: item for name, item in values.items() if name != lost} | other
+
+
+STRANGE = ([], {}, None, True, math.nan, 1e308, 10**400, 2.5, -1, "", "a\0b")
+"""Values that no run has, or that are not where they belong."""
 
 
 def _resealed(path, chance):

@@ -65,12 +65,3 @@ def test_a_run_that_lacks_a_metric_is_named_and_the_others_are_reported(runs, na
     assert "baseline" in text
     assert "| layer norm |" not in text
     refused(["report", str(run)], 1, f"lacks {name}", capsys)
-
-
-def test_a_start_without_its_command(runs, capsys):
-    run = runs / "digits-layer-b128-s0"
-    starts = [{"update": 0}]
-    change(run / "environment.json", starts=starts)
-    assert cli.main(["report", str(runs)]) == 0
-    capsys.readouterr()
-    assert "environment.json has a start without its command" in (runs / "report" / "report.md").read_text()

@@ -13,7 +13,7 @@ from types import NoneType
 from typing import Any, Literal, TypeVar
 
 from ..catalogue import EXPERIMENTS, TOOLS
-from ..config import CheckedOptions, field_of, flag, option, swept
+from ..config import CheckedOptions, Precision, field_of, flag, option, swept
 from ..errors import UsageError
 from ..protocol import Experiment, Sampler, SampleSettings, Tool
 from .parser import Parser
@@ -39,7 +39,7 @@ class Settings(CheckedOptions):
         None, "runs at a time, each in a worker process of one thread (else one run, without a worker)", least=1
     )
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")
-    precision: Literal["float32", "bfloat16"] = option("float32", "bfloat16: mixed precision by autocast")
+    precision: Precision = option("float32", "bfloat16: mixed precision by autocast")
     checkpoint_seconds: float = option(30.0, "seconds between checkpoints", least=0)
 
     def __post_init__(self) -> None:

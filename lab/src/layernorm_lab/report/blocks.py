@@ -169,7 +169,7 @@ def compare(
     begun = [claim.trial for claim in claims if any(has(run, claim.trial.options) for run in runs)]
     pilots = [{**trial.options, **rung.options} for trial in begun if trial.plan for rung in trial.plan.rungs]
     blocks = []
-    for values in sorted(groups, key=lambda values: [(type(value).__name__, value or 0) for value in values])[::-1]:
+    for values in sorted(groups, key=_in_order)[::-1]:
         group = groups[values]
         own = [claim for claim in claims if any(has(run, claim.trial.options) for run in group)]
         of_pilot = not own and any(has(run, options) for options in pilots for run in group)
@@ -178,6 +178,11 @@ def compare(
     blocks.sort(key=lambda block: min(map(claims.index, block.claims), default=len(claims)))
     status = [*incomplete(runs), *(line for block in blocks for line in _unequal_starts(block))]
     return [block for block in blocks if any(run.records for arm in block.arms for run in block.runs(arm))], status
+
+
+def _in_order(values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    """The key by which groups are sorted: values of one type with each other."""
+    return [(type(value).__name__, 0 if value is None else value) for value in values]
 
 
 def best_tried(by_rate: Mapping[float, Group], metric: Metric, prefix: str = "") -> float:

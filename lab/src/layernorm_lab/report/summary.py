@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
 from ..runs.files import read_json, write_atomic
-from ..runs.folder import ENVIRONMENT, RECORDS, RESULT, Run
-from ..runs.records import Record
-from ..runs.schema import Values, sealed
+from ..runs.folder import ENVIRONMENT, RECORDS, RESULT, Environment, Run, checked_result
+from ..runs.records import Record, checked
+from ..runs.schema import Values, filled, sealed
 
 FOLDERS = ("--out", "--data")
 """The options of commands that name folders of the machine."""
@@ -46,18 +47,53 @@ def write_summary(path: Path, runs: Sequence[Run]) -> None:
 
 def read_summary(path: Path) -> list[Run]:
     """Reads the runs in a summary."""
-    kept = read_json(path, "make it again with layernorm report RUNS --summary FILE")
+    kept = read_json(path, _ADVICE)
     if not {"experiment", "runs"} <= kept.keys():
         raise RunError(f"{path} is no summary of runs; layernorm report RUNS --summary FILE writes one")
-    return [_run(path.parent / item["name"], kept["experiment"], item) for item in kept["runs"]]
+    try:
+        summary = filled(_Summary, kept)
+        return [_run(path.parent, summary.experiment, filled(_Item, item)) for item in summary.runs]
+    except ValueError as error:
+        raise RunError(f"{path} {error}; {_ADVICE}") from error
 
 
-def _run(path: Path, experiment: str, item: Mapping[str, Any]) -> Run:
+_ADVICE = "make it again with layernorm report RUNS --summary FILE"
+
+
+@dataclass(frozen=True)
+class _Summary:
+    experiment: str
+    runs: list[Any]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """What a summary has of a run."""
+
+    name: str
+    config: dict[str, Any]
+    data: dict[str, Any]
+    start: dict[str, Any]
+    done: bool
+    result: dict[str, Any]
+    records: dict[str, list[float | None]]
+
+    def __post_init__(self) -> None:
+        if len({len(column) for column in self.records.values()}) > 1:
+            raise ValueError(f"the records of {self.name} have columns of several lengths")
+
+
+def _run(folder: Path, experiment: str, item: _Item) -> Run:
     """Makes a run of what a summary has of it. What is lacking is told by the file that it was in."""
-    environment = {"data": Values(item["data"], path / ENVIRONMENT), "starts": [item["start"]]}
-    records: list[Record] = [Values(row, path / RECORDS) for row in _rows(item["records"])]
+    path = folder / item.name
+    try:
+        made_with = Environment(item.data, [item.start])
+    except ValueError as error:
+        raise ValueError(f"has an impossible value in {item.name}: {error}") from error
+    environment = {"data": Values(made_with.data, path / ENVIRONMENT), "starts": made_with.starts}
+    result = checked_result(item.result, path / RESULT) if item.done else Values({}, path / RESULT)
     return Run(
-        path, experiment, item["config"], environment, records, item["done"], Values(item["result"], path / RESULT)
+        path, experiment, item.config, environment, checked(_rows(item.records), path / RECORDS), item.done, result
     )
 
 

@@ -36,7 +36,7 @@ def describe(processes: int = 1, device: str = "cpu") -> dict[str, Any]:
         if commits[0] == commits[1]
         else f"{commits[0] or 'unknown'}, laboratory {commits[1] or 'unknown'}",
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "numpy": machine.version("numpy"),
         **{name: machine.version(name) for name in PACKAGES},
         "system": f"{platform.system()} {platform.machine()}",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, failing, reason
-from .schema import sealed, unsealed
+from .schema import check_values, sealed, unsealed
 
 MOST = 1 << 30
 """Bytes that a compressed file may unfold to: several times the largest file of any data set here."""
@@ -157,7 +157,12 @@ def parse_json(text: bytes, place: str, advice: str = ADVICE) -> dict[str, Any]:
 
 def read_json(path: Path, advice: str = ADVICE) -> dict[str, Any]:
     """Reads what `write_json` wrote. An error names the file and what can be done."""
-    return parse_json(read_bytes(path), str(path), advice)
+    values = parse_json(read_bytes(path), str(path), advice)
+    try:
+        check_values(values)
+    except ValueError as error:
+        raise RunError(f"{path} {error}; {advice}") from error
+    return values
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..errors import RunError, failing
 from . import checkpoint, records
 from .files import ADVICE, locked, make_folder, names_in, read_json, remove_leftovers, write_json
-from .schema import Values, check_numbers, filled
+from .schema import Values, check_numbers, filled, fits, type_name
 
 CONFIG, ENVIRONMENT, RECORDS = "config.json", "environment.json", "records.jsonl"
 CHECKPOINT, TEST, RESULT = "checkpoint.safetensors", "test.safetensors", "result.json"
@@ -37,6 +37,22 @@ class Environment:
 
     data: dict[str, Any]
     starts: list[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        """Checks what the library reads of it, with a ValueError whose message follows the name of the file."""
+        for name, hint in _FACTS.items():
+            if name in self.data and not fits(self.data[name], hint):
+                raise ValueError(f"{name} is {self.data[name]!r}, not {type_name(hint)}")
+        for start in self.starts:
+            for name, value in {"command": None, "update": None, **start}.items():
+                hint = _START.get(name, _SCALAR)
+                if not fits(value, hint):
+                    raise ValueError(f"{name} of a start is {value!r}, not {type_name(hint)}")
+
+
+_SCALAR: Any = str | float | bool | None
+_START: Mapping[str, Any] = {"command": str, "update": int}
+_FACTS: Mapping[str, Any] = {"name": str, "fingerprint": str, "original": bool}
 
 
 @dataclass(frozen=True)
@@ -254,11 +270,7 @@ def _environment(path: Path) -> Environment:
             raise RunError(f"{place} is missing, although there is a {later[0]}; {ADVICE}")
         return Environment({}, [])
     try:
-        environment = filled(Environment, read_json(place))
-        for start in environment.starts:
-            if not isinstance(start.get("command"), str):
-                raise ValueError("has a start without its command")
-        return environment
+        return filled(Environment, read_json(place))
     except ValueError as error:
         raise RunError(f"{place} {error}; {ADVICE}") from error
 
@@ -281,12 +293,16 @@ def _result_and_records(path: Path) -> tuple[dict[str, Any], list[records.Record
 
 
 def _result(path: Path) -> dict[str, Any]:
-    result = read_json(path)
+    return checked_result(read_json(path), path)
+
+
+def checked_result(result: dict[str, Any], path: Path) -> Values:
+    """Checks what a file has of a run's result. A RunError tells what is damaged."""
     try:
         check_numbers(result, whole=("update", "records", *({"diverged"} & result.keys())))
     except ValueError as error:
         raise RunError(f"{path} {error}; {ADVICE}") from error
-    return result
+    return Values(result, path)
 
 
 def _records_missing(path: Path, kept: int, update: int, count: int) -> RunError:

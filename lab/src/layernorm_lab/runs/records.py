@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, reason
 from .files import ADVICE, parse_json, read_bytes, write_atomic
-from .schema import Values, check_numbers, sealed
+from .schema import Values, check_numbers, check_values, sealed
 
 Record = dict[str, Any]
 
@@ -31,20 +32,24 @@ def read_records(path: Path) -> list[Record]:
     full disk) is left out."""
     if not path.exists():
         return []
-    lines = read_bytes(path).split(b"\n")
+    lines = read_bytes(path).split(b"\n")[:-1]  # the part after the last newline is no complete line
+    return checked((parse_json(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)), path)
+
+
+def checked(rows: Iterable[Mapping[str, Any]], path: Path) -> list[Record]:
+    """Makes records of what a file has of them. A RunError tells the line of one that is damaged."""
     records: list[Record] = []
-    for number, line in enumerate(lines[:-1], 1):  # the part after the last newline is no complete line
+    for number, row in enumerate(rows, 1):
         where = f", line {number}"
-        place = f"{path}{where}"
-        record = Values(parse_json(line, place), path, where)
         try:
-            check_numbers(record, whole=("update",))
+            check_values(row)
+            check_numbers(row, whole=("update",))
         except ValueError as error:
-            raise RunError(f"{place} {error}; {ADVICE}") from error
+            raise RunError(f"{path}{where} {error}; {ADVICE}") from error
         before = records[-1]["update"] if records else 0
-        if record["update"] <= before:
-            raise RunError(f"{place} is of update {record['update']}, after one of update {before}; {ADVICE}")
-        records.append(record)
+        if row["update"] <= before:
+            raise RunError(f"{path}{where} is of update {row['update']}, after one of update {before}; {ADVICE}")
+        records.append(Values(row, path, where))
     return records
 
 

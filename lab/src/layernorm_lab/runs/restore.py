@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from torch import nn
 
+from ..config import Precision
 from ..errors import RunError
 from . import checkpoint
 from .folder import CONFIG, Run, read_run
@@ -22,6 +24,7 @@ def configuration(kind: type[Config], run: Run) -> Config:
     """Makes a run's configuration of the values saved in its folder."""
     values = {name: value for name, value in run.config.items() if name != "precision"}
     try:
+        filled(_Apart, {"precision": run.config.get("precision")})
         return filled(kind, values)
     except ValueError as error:
         raise RunError(f"{run.path / CONFIG} {error}") from error
@@ -36,6 +39,13 @@ def read_run_of(experiment: str, path: Path) -> Run:
         raise RunError(f"{path} holds a run of {run.experiment}, not of {experiment}")
     run.checkpoint()
     return run
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """What a run's configuration has beside the experiment's."""
+
+    precision: Precision
 
 
 class HasFacts(Protocol):

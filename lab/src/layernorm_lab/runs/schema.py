@@ -7,7 +7,8 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -87,9 +88,34 @@ def fits(value: Any, hint: Any) -> bool:
     return type(value) in ((int, float) if hint is float else (hint,))
 
 
-def check_numbers(values: Mapping[str, Any], whole: Sequence[str]) -> None:
+def check_values(value: Any, name: str = "") -> None:
+    """Checks that all numbers in a JSON value can be drawn and all texts be printed. The message of a ValueError, which
+    has the name of the value, is meant to follow the name of the file."""
+    if isinstance(value, (int, float)):
+        if not abs(value) <= LARGEST:  # nor is what is not a number
+            shown = f"a number of {len(str(abs(value)))} digits" if isinstance(value, int) else repr(value)
+            raise ValueError(f"has an impossible value: {name} is {shown}, not a finite number of at most {LARGEST:g}")
+    elif isinstance(value, str):
+        if not value.isprintable() and any(unicodedata.category(item) in ("Cc", "Cs") for item in value):
+            raise ValueError(f"has an impossible value: {name} is {value!r}, with a control character or no Unicode")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check_values(key, f"a name in {name or 'it'}")
+            check_values(item, f"{name}.{key}" if name else key)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            check_values(item, f"{name}[{number}]")
+
+
+LARGEST = 1e100
+"""The largest number in a run's files: far above those of float32 and their squares, and small enough to be added and
+drawn."""
+
+
+def check_numbers(values: Mapping[str, Any], whole: Iterable[str]) -> None:
     """Checks named numbers, such as metrics, of which those in `whole` must be there and be whole. The message of a
     ValueError is meant to follow the name of the file."""
+    whole = tuple(whole)
     for name in whole:
         if name not in values:
             raise ValueError(f"lacks {name}")
@@ -105,5 +131,16 @@ def type_name(hint: Any) -> str:
         return f"one of {', '.join(map(str, typing.get_args(hint)))}"
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return " or ".join(type_name(item) for item in typing.get_args(hint))
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
-    return names.get(hint, str(hint))
+    return _NAMES.get(hint, str(hint))
+
+
+_NAMES: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path",
+    types.NoneType: "null",
+    dict[str, Any]: "an object",
+    list[Any]: "a list",
+}
