@@ -26,7 +26,6 @@ CHOICE_SEEDS = TRIAL_SEEDS[:2]
 """The seeds of the choice."""
 
 ONES = Candidate("gains of 1", "paper")
-ONES_FORGET = Candidate("gains of 1, forget bias 1", "paper", forget_bias="1")
 
 
 def recurrent(gain: float | str, formula: FormulaName = "paper", forget: bool = True) -> Candidate:
@@ -111,7 +110,7 @@ def mean_regrets(choice: Choice, runs: Sequence[Run]) -> dict[str, float] | None
     return {item.name: statistics.fmean(of[item.name] for of in of_tasks) for item in choice.arms}
 
 
-START, GRU_START, ALONE = recurrent(0.3), ONES, recurrent(0.3, "hidden")
+START, GRU_START, ALONE = recurrent(0.3), ONES, recurrent(0.3, "hidden_cell")
 CHOSEN = dict(zip(CHOICES, (START, GRU_START, ALONE), strict=True))
 """What was chosen, by name: the start of an LSTM and of a GRU, and the form of W_hh h alone."""
 
@@ -121,16 +120,14 @@ def _torchs(item: Candidate) -> Candidate:
     return dataclasses.replace(item, name=item.name.removesuffix(", forget bias 1"), forget_bias="torch")
 
 
-_DECIDES, _BESIDE = (
-    dataclasses.replace(item, over=ones) for item, ones in ((_torchs(START), ONES), (START, ONES_FORGET))
-)
+_DECIDES = dataclasses.replace(_torchs(START), over=ONES)
 _FRESH = {network: tasks_of(network, "start") for network in ("LSTM", "GRU")}
 _LINES: Mapping[Network, tuple[Candidate, ...]] = {
     "LSTM": (START, ALONE),
     "GRU": tuple({item.name: item for item in (GRU_START, _torchs(ALONE))}.values()),
 }
 _EVERY_ARM: Mapping[Network, tuple[Candidate, ...]] = {
-    "LSTM": (ONES, ONES_FORGET, _torchs(START), START, ALONE),
+    "LSTM": (ONES, _torchs(START), START, ALONE),
     "GRU": tuple({item.name: item for item in (ONES, GRU_START, _torchs(ALONE))}.values()),
 }
 
@@ -140,13 +137,11 @@ class Rounds(NamedTuple):
 
     Attributes:
         start: of the chosen start with gains of 1, which decides.
-        beside: the same with a forget bias of 1, which decides nothing.
         lines: of the lines with the plain networks, in LSTMs and in GRUs.
         shown: of every arm with the plain networks, each comparison by itself.
     """
 
     start: Round
-    beside: Round
     lines: tuple[Round, ...]
     shown: tuple[Round, ...]
 
@@ -157,7 +152,6 @@ def _rounds(where: str, rates: tuple[float, ...], pilot: tuple[int, ...]) -> Rou
 
     return Rounds(
         compared("The start of an LSTM", "LSTM", (_DECIDES,)),
-        compared("The start of an LSTM with a forget bias of 1", "LSTM", (_BESIDE,), alone=True),
         tuple(compared(f"Layer norm in {network}s", network, arms) for network, arms in _LINES.items()),
         tuple(compared(f"Every arm in {network}s", network, arms, alone=True) for network, arms in _EVERY_ARM.items()),
     )
@@ -165,7 +159,7 @@ def _rounds(where: str, rates: tuple[float, ...], pilot: tuple[int, ...]) -> Rou
 
 AT_OWN = _rounds("at the programs' own rates", OWN, PILOT_SEEDS)
 AT_BEST = _rounds("each arm at its best rate", BEST, PILOT_SEEDS[:1])
-ROUNDS = tuple(item for of in (AT_OWN, AT_BEST) for item in (of.start, of.beside, *of.lines, *of.shown))
+ROUNDS = tuple(item for of in (AT_OWN, AT_BEST) for item in (of.start, *of.lines, *of.shown))
 _ALL_ARMS = (*_LSTM_STARTS, *_ALONE, *_GRU_STARTS, *_EVERY_ARM["LSTM"], *_EVERY_ARM["GRU"])
 ARMS = tuple({item.name: item for item in _ALL_ARMS}.values())
 """All arms of the decision."""

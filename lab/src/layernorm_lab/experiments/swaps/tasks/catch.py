@@ -147,7 +147,7 @@ PROGRAM = Program(
     margin=0.05,
     optimizer=functools.partial(torch.optim.RMSprop, alpha=0.99, eps=1e-5),
     rate=7e-4,
-    updates=6000,
+    updates=3000,
     load=load,
     build=build,
     clip=lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.5),

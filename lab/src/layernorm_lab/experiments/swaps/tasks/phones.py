@@ -101,7 +101,7 @@ PROGRAM = Program(
     margin=0.015,
     optimizer=functools.partial(torch.optim.RMSprop, alpha=0.95, eps=1e-8),
     rate=0.0016,
-    updates=800,
+    updates=400,
     load=load,
     build=build,
     confirms="start",

@@ -15,7 +15,7 @@ from ....report.blocks import Metric
 from ..program import Data, Networks, Parts, Program, as_data, batched
 from ..text import read_middle
 
-BATCH, UNITS, LAYERS, VOCABULARY, LONGEST, WORDS = 32, 192, 3, 500, 60, 250_000
+BATCH, UNITS, LAYERS, VOCABULARY, LONGEST, WORDS = 32, 192, 3, 500, 60, 100_000
 
 
 class PieceModel(nn.Module):
@@ -88,7 +88,7 @@ PROGRAM = Program(
     margin=0.03,
     optimizer=functools.partial(torch.optim.Adam, weight_decay=1e-6),
     rate=1e-3,
-    updates=1000,
+    updates=250,
     load=load,
     build=build,
     clip=lambda parameters: nn.utils.clip_grad_norm_(parameters, 5.0),

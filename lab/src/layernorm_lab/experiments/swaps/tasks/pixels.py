@@ -57,7 +57,7 @@ PROGRAM = Program(
     margin=0.02,
     optimizer=functools.partial(torch.optim.RMSprop, momentum=0.9),
     rate=1e-3,
-    updates=1000,
+    updates=400,
     load=load,
     build=build,
     clip=lambda parameters: nn.utils.clip_grad_value_(parameters, 1.0),

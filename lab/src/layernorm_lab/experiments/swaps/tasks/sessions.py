@@ -125,7 +125,7 @@ PROGRAM = Program(
     margin=0.01,
     optimizer=functools.partial(torch.optim.Adagrad, eps=1e-6),
     rate=0.05,
-    updates=15_000,
+    updates=5000,
     load=load,
     build=build,
     confirms="start",

@@ -71,7 +71,7 @@ PROGRAM = Program(
     margin=0.05,
     optimizer=functools.partial(torch.optim.RMSprop, alpha=0.9, eps=1e-7),
     rate=0.01,
-    updates=1000,
+    updates=400,
     load=load,
     build=build,
     confirms="start",
