@@ -8,6 +8,7 @@ SETS ?= native   # instruction sets: native (the best one here and the baseline)
 
 .PHONY: help docs test tests test-library test-lab test-all test-torch test-arm mca torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
 help:
+	@echo "make setup  .venv, with all that the tests and the other commands here need"
 	@echo "make test   lint, types and the tests"
 	@echo "make test-library, make test-lab  the tests of one house alone"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .protocol import Experiment, Sampler, Tool
 
 EXPERIMENTS = {
-    "digits": ("mnist.digits", "the experiment `mnist` on scikit-learn's small digits: no download, two minutes"),
+    "digits": ("mnist.digits", "the experiment `mnist` on scikit-learn's small digits: no download, a few minutes"),
     "mnist": (
         "mnist.experiment",
         "permutation-invariant MNIST (6.6, Figure 6): layer norm against batch norm at batch sizes 128 and 4",

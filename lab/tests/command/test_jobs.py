@@ -184,3 +184,11 @@ def test_jobs_beside_several_threads_or_processes_are_refused(options, message, 
     monkeypatch.setenv("LOCAL_RANK", "0")
     refused([*RATES, "--jobs", "2", *options, "--out", str(tmp_path)], 2, message, capsys)
     assert not list(tmp_path.iterdir())
+
+
+def test_one_process_of_accelerates_launcher_where_several_were_asked_for(tmp_path, monkeypatch, capsys):
+    """What its environment has with `accelerate launch --cpu --num_processes 2`."""
+    for name, value in {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    refused([*RATES, "--out", str(tmp_path)], 2, "accelerate launch --cpu starts one process", capsys)
+    assert not list(tmp_path.iterdir())

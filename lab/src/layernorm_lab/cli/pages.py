@@ -35,7 +35,7 @@ SUMMARIES = {name: text for group in GROUPS.values() for name, text in group.ite
 
 EXAMPLES = """\
 examples:
-  layernorm run digits           the first experiment: two minutes, no download
+  layernorm run digits           the first experiment: a few minutes, no download
   layernorm run mnist --help     the options of an experiment
   layernorm report runs/digits   its report again, also of unfinished runs
   layernorm geometry             the claims of section 5, measured
@@ -76,7 +76,7 @@ def print_experiments() -> None:
         "takes seconds, and paper, the paper's own protocol; swaps, which is not the\n"
         "paper's, has trial instead.\n\n"
         "examples:\n"
-        "  layernorm run digits                  two minutes, no download\n"
+        "  layernorm run digits                  a few minutes, no download\n"
         "  layernorm run mnist --preset smoke    2 epochs on 2,000 cases\n"
         "  layernorm run mnist --help            the options of an experiment"
     )
