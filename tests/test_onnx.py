@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import re
 import sys
+import warnings
 
 import onnx_ir
 import onnxruntime
@@ -347,17 +348,35 @@ def test_the_translations_come_from_whichever_finder_has_them(monkeypatch):
     from layernorm.export import _exporter
 
     registered = []
-    finders = [_exporter._AfterTranslations(), _exporter._AfterTranslations(), Archive()]  # two, as after a reload
+    finders = [_exporter._Finder(), _exporter._Finder(), Archive()]  # two, as after a reload
     monkeypatch.setattr(sys, "meta_path", finders)
-    monkeypatch.setattr(_exporter, "_register", lambda: registered.append(True))
-    for finder, name in ((finders[0], _exporter._TRANSLATIONS), (finders[2], "another")):
+    monkeypatch.setattr(_exporter, "_AFTER", {"translations": lambda: registered.append(True)})
+    for finder, name in ((finders[0], "translations"), (finders[2], "another")):
         spec = finder.find_spec(name, None)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         assert module.loaded
         assert len(registered) == 2, "both finders, and nothing for another module of the same loader"
     monkeypatch.setattr(sys, "meta_path", finders[:1])
-    assert finders[0].find_spec(_exporter._TRANSLATIONS, None) is None
+    assert finders[0].find_spec("translations", None) is None
+
+
+@pytest.mark.parametrize("make", [lambda: ln.LayerNorm(3), lambda: ln.LSTM(3, 4), lambda: torch.nn.LSTM(3, 4)])
+def test_the_old_exporter_says_what_to_do(make, tmp_path):
+    model, x, path = torch.nn.Sequential(make()).eval(), torch.randn(5, 2, 3), str(tmp_path / "model.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a network of ours is left as it is
+        ln.accelerate(model)
+    export = functools.partial(torch.onnx.export, args=(x,), f=path, dynamo=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this exporter and TorchScript are deprecated
+        with pytest.raises(RuntimeError, match=r"need dynamo=True. For the old .* layernorm.portable\(model\)"):
+            export(model)
+        export(ln.portable(ln.restore(model)))
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+    expected = model(x) if isinstance(model[0], ln.LayerNorm) else model(x)[0]
+    torch.testing.assert_close(torch.from_numpy(found), expected.detach(), rtol=1e-5, atol=1e-5)
 
 
 def test_where_the_ops_cannot_be_registered_a_warning_says_what_to_pass(monkeypatch):
