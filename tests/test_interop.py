@@ -33,6 +33,11 @@ def torchscript(a, x, h, c):
     return oracle.torchscript_lstm_step(x, h, c, a["weight_ih"], a["weight_hh"], *norms)
 
 
+def torchaudio(a, x, h, c):
+    norms = [(a[f"{k}_norm.weight"], a[f"{k}_norm.bias"]) for k in "gc"]
+    return oracle.torchaudio_lstm_step(x, h, c, a["x2g.weight"], a["p2g.weight"], *norms)
+
+
 def keras(a, x, h, c):
     norms = [(a[f"{k}_norm/gamma"], a[f"{k}_norm/beta"]) for k in ("kernel", "recurrent", "state")]
     return oracle.keras_lstm_step(x, h, c, a["kernel"], a["recurrent_kernel"], a.get("bias", np.zeros(4 * H)), *norms)
@@ -58,7 +63,15 @@ def sheeprl(x, h, **a):
     return oracle.dreamerv3_gru_step(x, h, weight, a["layer_norm.weight"], a["layer_norm.bias"])
 
 
-PROGRAMS = {"kiros": kiros, "haste": haste, "torchscript": torchscript, "keras": keras, "tf1": tf1, "sonnet": sonnet}
+PROGRAMS = {
+    "kiros": kiros,
+    "haste": haste,
+    "torchscript": torchscript,
+    "torchaudio": torchaudio,
+    "keras": keras,
+    "tf1": tf1,
+    "sonnet": sonnet,
+}
 
 
 GRUS = {
@@ -102,6 +115,9 @@ def theirs(library, size=I):
         norms = {"layernorm_i": four, "layernorm_h": four, "layernorm_c": H}
         vectors = {f"{k}.{part}": (n,) for k, n in norms.items() for part in ("weight", "bias")}
         return {"weight_ih": (four, size), "weight_hh": (four, H)} | vectors
+    if library == "torchaudio":
+        vectors = {f"{k}_norm.{part}": (n,) for k, n in (("g", four), ("c", H)) for part in ("weight", "bias")}
+        return {"x2g.weight": (four, size), "p2g.weight": (four, H)} | vectors
     if library == "keras":
         norms = {"kernel_norm": four, "recurrent_norm": four, "state_norm": H}
         vectors = {f"{k}/{part}": (n,) for k, n in norms.items() for part in ("gamma", "beta")}

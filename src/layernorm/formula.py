@@ -145,6 +145,8 @@ PRESETS: Mapping[str, Mapping[Network, Formula]] = {
     },
     # PyTorch's fastrnns benchmark (LayerNormLSTMCell), also in NVIDIA NeMo.
     "torchscript": {"LSTM": _TWO_AFFINE},
+    # The LSTM in the predictor of torchaudio's RNN-T models (_CustomLSTM with layer_norm=True).
+    "torchaudio": {"LSTM": Formula(gates="sum", cell="carry", biases="input")},
     # TensorFlow Addons' LayerNormLSTMCell. Its unit forget bias is an initial value of b, not a constant.
     "keras": {"LSTM": replace(_TWO_AFFINE, eps=1e-3)},
     # tf.contrib.rnn.LayerNormBasicLSTMCell.

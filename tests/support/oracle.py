@@ -134,6 +134,13 @@ def torchscript_lstm_step(x, h, c, weight_ih, weight_hh, layernorm_i, layernorm_
     return sigmoid(outgate) * tanh(c), c
 
 
+def torchaudio_lstm_step(x, h, c, x2g, p2g, g_norm, c_norm):
+    """_CustomLSTM of torchaudio's models.rnnt: order i, f, g, o; each norm (weight, bias); the cell's is carried on."""
+    i, f, g, o = np.split(layer_norm(x2g @ x + p2g @ h, *g_norm), 4)
+    c = layer_norm(sigmoid(f) * c + sigmoid(i) * tanh(g), *c_norm)
+    return sigmoid(o) * tanh(c), c
+
+
 def keras_lstm_step(x, h, c, kernel, recurrent_kernel, bias, kernel_norm, recurrent_norm, state_norm):
     """TensorFlow Addons' LayerNormLSTMCell: order i, f, c, o; kernels (in, 4H); norms (gamma, beta); eps 1e-3."""
     z = layer_norm(x @ kernel, *kernel_norm, eps=1e-3)

@@ -15,7 +15,7 @@ from layernorm_lab.runs.files import read_json
 from layernorm_lab.runs.folder import find_runs
 from layernorm_lab.runs.schema import sealed
 
-STRANGE = ([], {}, None, True, math.nan, -math.inf, 1e308, 10**400, 2.5, -1, "", "a\0b", "\ud800")
+STRANGE = ([], {}, None, True, math.nan, -math.inf, 1e308, 10**400, 2**70, 2.5, -1, "", "a\0b", "\ud800")
 
 
 def places(value, before=()):

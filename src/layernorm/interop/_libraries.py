@@ -181,6 +181,17 @@ LIBRARIES = (
             **_affine(".", "weight", "bias", layernorm_i="ih", layernorm_h="hh", layernorm_c="c"),
         },
     ),
+    # _CustomLSTM(layer_norm=True) of torchaudio.models.rnnt.
+    Library(
+        *("torchaudio", "LSTM", "ifgo"),
+        transposed=False,
+        free=("eps",),
+        entries={
+            **{"x2g.weight": Entry(("weight_ih",)), "p2g.weight": Entry(("weight_hh",))},
+            **{"g_norm.weight": Entry(("gain",)), "g_norm.bias": Entry(("bias_ih",))},
+            **_affine(".", "weight", "bias", c_norm="c"),
+        },
+    ),
     # tfa.rnn.LayerNormLSTMCell, by the names of its attributes. Under use_bias=False it has no bias. Only the sum of
     # its three biases has an effect.
     Library(

@@ -92,9 +92,10 @@ def check_values(value: Any, name: str = "") -> None:
     """Checks that all numbers in a JSON value can be drawn and all texts be printed. The message of a ValueError, which
     has the name of the value, is meant to follow the name of the file."""
     if isinstance(value, (int, float)):
-        if not abs(value) <= LARGEST:  # nor is what is not a number
-            shown = f"a number of {len(str(abs(value)))} digits" if isinstance(value, int) else repr(value)
-            raise ValueError(f"has an impossible value: {name} is {shown}, not a finite number of at most {LARGEST:g}")
+        most = 2**53 if isinstance(value, int) else LARGEST
+        if not abs(value) <= most:  # nor is what is not a number
+            shown = repr(value) if len(repr(value)) < 30 else f"a number of {len(repr(value))} digits"
+            raise ValueError(f"has an impossible value: {name} is {shown}, not a finite number of at most {most:g}")
     elif isinstance(value, str):
         if not value.isprintable() and any(unicodedata.category(item) in ("Cc", "Cs") for item in value):
             raise ValueError(f"has an impossible value: {name} is {value!r}, with a control character or no Unicode")
@@ -108,8 +109,8 @@ def check_values(value: Any, name: str = "") -> None:
 
 
 LARGEST = 1e100
-"""The largest number in a run's files: far above those of float32 and their squares, and small enough to be added and
-drawn."""
+"""The largest number with a point in a run's files: far above those of float32 and their squares, and small enough to
+be added and drawn."""
 
 
 def check_numbers(values: Mapping[str, Any], whole: Iterable[str]) -> None:
