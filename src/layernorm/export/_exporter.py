@@ -73,8 +73,9 @@ def _register() -> None:
 def _refuse_with_old_exporter() -> None:
     """Has ``torch.onnx.export(..., dynamo=False)`` say what to do instead, where it is still there."""
     register = getattr(sys.modules["torch.onnx"], "register_custom_op_symbolic", None)
-    for name in ("normalize", "recurrent") if register else ():
-        register(f"layernorm::{name}", _refuse, 9)
+    if register is not None:
+        for name in ("normalize", "recurrent"):
+            register(f"layernorm::{name}", _refuse, 9)
 
 
 def _refuse(*arguments: Any, **options: Any) -> NoReturn:

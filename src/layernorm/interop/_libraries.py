@@ -187,8 +187,10 @@ LIBRARIES = (
         transposed=False,
         free=("eps",),
         entries={
-            **{"x2g.weight": Entry(("weight_ih",)), "p2g.weight": Entry(("weight_hh",))},
-            **{"g_norm.weight": Entry(("gain",)), "g_norm.bias": Entry(("bias_ih",))},
+            "x2g.weight": Entry(("weight_ih",)),
+            "p2g.weight": Entry(("weight_hh",)),
+            "g_norm.weight": Entry(("gain",)),
+            "g_norm.bias": Entry(("bias_ih",)),
             **_affine(".", "weight", "bias", c_norm="c"),
         },
     ),

@@ -45,7 +45,8 @@ def from_state(
         state: NumPy arrays or tensors by the library's names (`shapes`), each name after a prefix, and with or without
             TensorFlow's ``:0`` at its end.
         formula: the library's preset: ``"kiros"``, ``"haste"``, ``"torchscript"`` or ``"nemo"``,
-            ``"torchaudio"``, ``"keras"`` or ``"tfa"``, ``"tf1"``, ``"sonnet"``, ``"dreamer"``, ``"dreamerv3"`` or ``"sheeprl"``.
+            ``"torchaudio"``, ``"keras"`` or ``"tfa"``, ``"tf1"``, ``"sonnet"``, ``"dreamer"``, ``"dreamerv3"`` or
+            ``"sheeprl"``.
         prefixes: one for each layer, in a bidirectional network a pair for each. Arrays under other prefixes are not
             read. ``None``: the prefixes are found in the names. Several are layers if they differ in one number that
             counts up. Two are the directions of a layer if they differ in ``fw`` and ``bw``, or ``forward`` and

@@ -70,8 +70,8 @@ def make_runs(experiment: Experiment, request: Request) -> list[Failure] | None:
     if {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"} <= os.environ.keys() and "RANK" not in os.environ:
         # of the processes that were asked for accelerate's launcher has started one, and says nothing
         raise UsageError(
-            "accelerate launch --cpu starts one process, whatever its --num_processes: use torchrun --nproc-per-node N -m "
-            "layernorm_lab run ..."
+            "accelerate launch --cpu starts one process, whatever its --num_processes: use "
+            "torchrun --nproc-per-node N -m layernorm_lab run ..."
         )
     paths = _paths(experiment, request)
     # other data sets show by themselves how far they are read
