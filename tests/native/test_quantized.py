@@ -86,13 +86,15 @@ def test_a_number_that_is_not_finite_reaches_its_own_row_alone(wrong):
 
 
 @pytest.mark.parametrize("dtype", [*TYPES, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(
+    ("network", "options"), [("LSTM", {}), ("LSTM", {"proj_size": 11}), ("GRU", {}), ("RNN", {})], ids=str
+)
 @pytest.mark.parametrize("norm", ["layer", "rms", None])
-def test_networks_compute_what_the_reference_does(network, norm, dtype):
+def test_networks_compute_what_the_reference_does(network, options, norm, dtype):
     """Over lengths and cuts, in both directions. Where a last bit turns over a rounding to int8, an output is off by a
     step of these: in half of all draws none does in float64."""
     torch.manual_seed(1)
-    net = int8(getattr(ln, network)(33, 21, num_layers=2, bidirectional=True, norm=norm, dtype=dtype).eval())
+    net = int8(getattr(ln, network)(33, 21, num_layers=2, bidirectional=True, norm=norm, dtype=dtype, **options).eval())
     x, lengths, reset = torch.randn(6, 4, 33, dtype=dtype), torch.tensor([6, 0, 2, 5]), torch.rand(6, 4) < 0.3
     found, state = net(x, lengths=lengths, reset=reset)
     with ln.backends.use("reference"):

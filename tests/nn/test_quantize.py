@@ -248,7 +248,6 @@ def test_what_has_no_form_with_int8_is_refused():
     for model, message in (
         (net, "the model: the LSTM is quantized already"),
         (torch.nn.Sequential(ln.LSTM(6, 9, norm="batch")), "0: the LSTM has batch norm"),
-        (ln.LSTM(6, 9, proj_size=2), "the LSTM has proj_size=2"),
         (ln.GRU(0, 9), "the GRU has input_size=0"),
         (pruned, "the GRU has computed weights"),
     ):

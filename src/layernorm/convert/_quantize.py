@@ -39,8 +39,8 @@ def quantize(model: Model, *, filter_fn: Callable[[torch.nn.Module, str], bool] 
     ``W`` is ``weight_ih`` and ``weight_hh``, ``x`` the input and the state ``h`` of one case at one step. The sums are
     whole numbers, and exact. What is rounded away from :math:`(W x)_j` is at most
     :math:`\frac{s}{2} \sum_k |W_{jk}| + \frac{s_j}{2} (\sum_k |x_k| + \frac{s}{2} n)`, with n numbers in x. Gains,
-    biases, the normalisations and the state ``c`` stay as they are. A row whose numbers are all below
-    1.5e-36 (in float64 2.8e-306) counts as zeros.
+    biases, the projection ``weight_hr``, the normalisations and the state ``c`` stay as they are. A row whose numbers
+    are all below 1.5e-36 (in float64 2.8e-306) counts as zeros.
 
     A small network is slower in int8, or not faster, so it stays as it is. A network is small if ``weight_ih`` and
     ``weight_hh`` of a layer and direction have fewer than 150,000 numbers together, in the mean over layers and
@@ -66,9 +66,8 @@ def quantize(model: Model, *, filter_fn: Callable[[torch.nn.Module, str], bool] 
 
     Raises:
         TypeError: ``model`` is no module, or ``filter_fn`` is no function.
-        ValueError: a network whose weights are to become int8 has batch norm, a projection or no inputs; its weights
-            are computed (pruning), or int8 already; or it is too large for sums of 32 bits, with more than 133,144
-            inputs or units.
+        ValueError: a network whose weights are to become int8 has batch norm or no inputs; its weights are computed
+            (pruning), or int8 already; or it is too large for sums of 32 bits, with more than 133,144 inputs or units.
 
     Example::
 
@@ -121,7 +120,6 @@ def _check(name: str, network: Recurrent[Any]) -> None:
     reasons = {
         "is quantized already": network.recurrence.quantized,
         "has batch norm": network.norm == "batch",
-        f"has proj_size={network.proj_size}": network.proj_size > 0,
         "has computed weights (pruning makes such); make them parameters first": not all(
             weight in network._parameters or is_parametrized(network, weight) for weight in weights
         ),

@@ -218,7 +218,7 @@ def _given_specs(recurrence: Recurrence, ends: str | None, reset: bool, changes:
     x = TensorSpec("x", (LINES, I), CALL) if lines == (LINES,) else TensorSpec("x", (T, B, I), CALL, STEPS, "x_t")
     specs = [x, *state_specs(recurrence, "h0", "c0"), *parameter_specs(recurrence)]
     if recurrence.quantized:
-        specs = [spec._replace(dtype=torch.int8) if spec.name in WEIGHTS else spec for spec in specs]
+        specs = [spec._replace(dtype=torch.int8) if spec.name in ("w_ih", "w_hh") else spec for spec in specs]
         specs += [TensorSpec(name, (UNITS,), OTHER) for name in ("scale_ih", "scale_hh")]
     if ends is not None:
         specs.append(TensorSpec(ends, (B,) if ends == "lengths" else (T,), torch.int64))

@@ -35,10 +35,10 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     }
     void lay_parameters(Cursor& c) {
         S::lay_vectors(c);
+        if (n.projected) S::lay_panels(c, S::hr, H, W);
         if (S::direct()) return;
         S::lay_panels(c, S::ih, I, width());
         S::lay_panels(c, S::hh, P, width());
-        if (n.projected) S::lay_panels(c, S::hr, H, W);
     }
 
     // How many numbers of a row of summed inputs the products make. The others, up to Z, only keep rows apart.
@@ -46,16 +46,16 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
 
     void pack_parameters() {
         S::prepare_vectors();
+        const auto of_projection = [this](i64 j) { return j < P ? j : -1; };
+        if (n.projected)
+            share(run, S::hr.count(),
+                [&](i64 from, i64 end) { S::pack_transposed(S::hr, given(n.w_hr), H, from, end, of_projection); });
         if (S::direct()) return;
         const auto of_gates = [this](i64 j) { return S::unit(j); };
-        const auto of_projection = [this](i64 j) { return j < P ? j : -1; };
         share(run, S::ih.count(), [&](i64 from, i64 end) {
             S::pack_transposed(S::ih, given(n.w_ih), I, from, end, of_gates);
             S::pack_transposed(S::hh, given(n.w_hh), P, from, end, of_gates);
         });
-        if (n.projected)
-            share(run, S::hr.count(),
-                [&](i64 from, i64 end) { S::pack_transposed(S::hr, given(n.w_hr), H, from, end, of_projection); });
     }
 
     // f(row, units, at) for the units of all gates, some at a time: at which row of a matrix they begin, and where in a row of
