@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,15 +23,13 @@ import torch
 
 from layernorm.doctor.isolation import Worker, WorkerEndedError
 
-from ..catalogue import find_experiment
-from ..errors import Failure, Interrupted, RunError, error_line
+from ..errors import Failure, Interrupted, RunError
 from ..protocol import Experiment
 from ..runs.checkpoint import State
-from ..train import distributed
 from ..train.progress import Progress, progress
 from ..train.task import Course
-from . import single
 from .options import Request
+from .single import Outcome, attempt_run
 from .waiting import waiting
 
 SECONDS = 0.1
@@ -44,14 +41,6 @@ class _Update(NamedTuple):
 
     state: State
     course: Course
-
-
-class _Outcome(NamedTuple):
-    """What a worker answers: how a run ended, and of one that failed the traceback."""
-
-    note: str
-    failed: bool = False
-    traceback: str = ""
 
 
 @dataclass
@@ -131,9 +120,9 @@ class _Pool:
         if isinstance(message, _Update):
             post.display.update(*message)
             return
-        if isinstance(message, _Outcome) and message.failed:
+        if isinstance(message, Outcome) and message.failed:
             self._failed(post, message.note, message.traceback)
-        elif isinstance(message, _Outcome):
+        elif isinstance(message, Outcome):
             post.display.end(message.note)
         self._give_next(post)
 
@@ -182,15 +171,9 @@ def _make(name: str, request: Request, runs: Mapping[int, Path], run: int, pipe:
     """Makes one run, in a worker."""
     torch.set_num_threads(1)
     try:
-        accelerator = distributed.accelerator(request.settings.device, request.settings.precision)
-        display = _ReportingProgress(pipe)
-        return _Outcome(
-            single.make_run(find_experiment(name), request, request.configs[run], runs[run], accelerator, display)
-        )
+        return attempt_run(name, request, run, runs[run], _ReportingProgress(pipe))
     except Interrupted:
         sys.exit()
-    except Exception as error:
-        return _Outcome(error_line(error), True, traceback.format_exc())
 
 
 @contextlib.contextmanager

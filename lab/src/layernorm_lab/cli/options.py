@@ -36,15 +36,22 @@ class Settings(CheckedOptions):
     )
     threads: int = option(0, "processor threads (0: torch's choice)", least=0)
     jobs: int | None = option(
-        None, "runs at a time, each in a worker process of one thread (else one run, without a worker)", least=1
+        None,
+        "runs at a time, each in a worker process of one thread (else one run, without a worker); with --on, jobs at "
+        "a time (else all)",
+        least=1,
     )
+    on: Literal["here", "slurm", "local"] = option(
+        "here", "each run as a job of Slurm; local tries that without Slurm, with processes of this machine"
+    )
+    ask: str = option("", "what a job of Slurm asks for, in submitit's words: 'timeout_min=60 slurm_partition=gpu'")
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")
     precision: Precision = option("float32", "bfloat16: mixed precision by autocast")
     checkpoint_seconds: float = option(30.0, "seconds between checkpoints", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.jobs and self.threads > 1:
+        if self.jobs and self.threads > 1 and self.on == "here":
             raise ValueError(f"--threads must be 0 or 1 where --jobs gives each run one thread, got {self.threads}")
         most = os.cpu_count()
         if most and self.threads > most:  # where OpenMP cannot start so many, it ends the process

@@ -77,10 +77,12 @@ def make_runs(experiment: Experiment, request: Request) -> list[Failure] | None:
     # other data sets show by themselves how far they are read
     with waiting("reading the data") if experiment.embedded else contextlib.nullcontext():
         _check_request(experiment, request, paths)
-    return (_on_workers if request.settings.jobs else _in_this_process)(experiment, request, paths)
+    elsewhere = request.settings.jobs or request.settings.on != "here"
+    return (_elsewhere if elsewhere else _in_this_process)(experiment, request, paths)
 
 
-def _on_workers(experiment: Experiment, request: Request, paths: Sequence[Path]) -> list[Failure]:
+def _elsewhere(experiment: Experiment, request: Request, paths: Sequence[Path]) -> list[Failure]:
+    """Makes the runs that are not done on workers, or as jobs of a scheduler."""
     left = {}
     with progress() as (display,):
         for number, (path, config) in enumerate(zip(paths, request.configs, strict=True)):
@@ -89,7 +91,13 @@ def _on_workers(experiment: Experiment, request: Request, paths: Sequence[Path])
                 display.end(single.done_before(path))
             else:
                 left[number] = path
-    return jobs.make_on_workers(experiment, request, left) if left else []
+    if not left:
+        return []
+    if request.settings.on == "here":
+        return jobs.make_on_workers(experiment, request, left)
+    from . import scheduled
+
+    return scheduled.make_as_jobs(experiment, request, left)
 
 
 def _in_this_process(experiment: Experiment, request: Request, paths: Sequence[Path]) -> list[Failure] | None:

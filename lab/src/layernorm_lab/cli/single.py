@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from ..catalogue import find_experiment
+from ..errors import Interrupted, error_line
 from ..protocol import Experiment
 from ..runs.folder import RunFolder, read_run
+from ..train import distributed
 from ..train.batches import NOISE, derive_seed
 from ..train.loop import Fit
 from ..train.progress import Progress, duration, glance
@@ -51,6 +55,26 @@ def make_run(
         if fit.state.diverged is not None:
             return f"diverged at update {fit.state.diverged}, {spent}"
         return f"{glance(task.shown, metrics)}{spent}"
+
+
+class Outcome(NamedTuple):
+    """How a run ended in another process: the note on it, and of one that failed the traceback."""
+
+    note: str
+    failed: bool = False
+    traceback: str = ""
+
+
+def attempt_run(name: str, request: Request, run: int, path: Path, display: Progress) -> Outcome:
+    """Makes one run, by its place in `request.configs`, of an experiment by its name. What fails is part of what it
+    returns; `Interrupted` is raised."""
+    try:
+        accelerator = distributed.accelerator(request.settings.device, request.settings.precision)
+        return Outcome(make_run(find_experiment(name), request, request.configs[run], path, accelerator, display))
+    except Interrupted:
+        raise
+    except Exception as error:
+        return Outcome(error_line(error), True, traceback.format_exc())
 
 
 def done_before(path: Path) -> str:

@@ -14,6 +14,7 @@ from layernorm_lab.experiments.swaps.config import Config
 from layernorm_lab.experiments.swaps.network import Maker
 from layernorm_lab.experiments.swaps.programs import PROGRAMS
 from layernorm_lab.report.judge import AHEAD, BEHIND, EQUAL, PILOT_SEEDS, TRIAL_SEEDS, UNDECIDED
+from layernorm_lab.report.summary import read_summary
 from layernorm_lab.runs.folder import find_runs
 from support.repository import ROOT
 
@@ -204,3 +205,12 @@ def test_every_arm_has_a_name_of_its_own():
     names = [item.name for item in start._ALL_ARMS]
     arms = {dataclasses.replace(item, over=None) for item in start._ALL_ARMS}
     assert len({*names}) == len(arms)
+
+
+def test_what_was_chosen_is_the_lowest_mean_regret_of_the_stored_runs():
+    place = ROOT / "docs" / "results" / "swaps"
+    runs = [run for path in (place, place / "start") for run in read_summary(path / "summary.json")]
+    for what, choice in start.CHOICES.items():
+        means = start.mean_regrets(choice, runs)
+        assert means is not None, what
+        assert start.CHOSEN[what].name == min(means, key=means.__getitem__), (what, means)

@@ -110,7 +110,7 @@ def mean_regrets(choice: Choice, runs: Sequence[Run]) -> dict[str, float] | None
     return {item.name: statistics.fmean(of[item.name] for of in of_tasks) for item in choice.arms}
 
 
-START, GRU_START, ALONE = recurrent(0.3), ONES, recurrent(0.3, "hidden_cell")
+START, GRU_START, ALONE = recurrent(0.6), ONES, recurrent(0.3, "hidden_cell")
 CHOSEN = dict(zip(CHOICES, (START, GRU_START, ALONE), strict=True))
 """What was chosen, by name: the start of an LSTM and of a GRU, and the form of W_hh h alone."""
 

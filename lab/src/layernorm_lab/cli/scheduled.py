@@ -1,0 +1,164 @@
+"""`--on slurm`: each run of a request as a job of a scheduler, by submitit.
+
+A job makes its run as a worker does. What it has to say it writes into a file in `jobs`, beside the folders of the
+runs, which all machines must share. A job that its scheduler stops, as at the end of its time, is queued again, and
+its run goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import Failure, Interrupted, RunError, UsageError
+from ..protocol import Experiment
+from ..runs.checkpoint import State
+from ..runs.files import make_folder, read_json, write_json
+from ..train.progress import Progress, progress
+from ..train.task import Course
+from .options import Request
+from .single import Outcome, attempt_run
+
+try:
+    import submitit
+    from submitit.core.utils import FailedJobError, UncompletedJobError
+except ImportError as error:
+    raise UsageError(f"--on needs the package submitit, pip install submitit: {error}") from error
+
+FOLDER = "jobs"
+"""The folder of submitit's files and of the jobs' messages, in that of the runs."""
+
+SECONDS = 2.0
+"""The seconds between two messages of a job, and between two looks at all jobs."""
+
+ASKED: Mapping[str, Any] = {"name": "layernorm", "timeout_min": 60}
+"""What a job asks for, unless `--ask` says otherwise. submitit's own time is 5 minutes."""
+
+TIMES = 1000
+"""So often a job may come to the end of its time, and be queued again."""
+
+
+class _Job(submitit.helpers.Checkpointable):
+    """Makes one run of a request, on another machine."""
+
+    def __call__(self, name: str, request: Request, run: int, path: Path, said: Path) -> Outcome:
+        if request.settings.threads:
+            torch.set_num_threads(request.settings.threads)
+        return attempt_run(name, request, run, path, _WritingProgress(said))
+
+
+class _WritingProgress(Progress):
+    """A job's display: a file that the command reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.spoke = path, 0.0
+
+    def update(self, state: State, task: Course) -> None:
+        if time.perf_counter() - self.spoke >= SECONDS:
+            self.spoke = time.perf_counter()
+            with contextlib.suppress(RunError):  # a display that cannot be written stops no training
+                write_json(self.path, {"state": asdict(state), "course": asdict(task.course)})
+
+
+@dataclass
+class _Post:
+    """A run, its job and its display."""
+
+    run: int
+    path: Path
+    said: Path
+    display: Progress
+    job: Any = None
+    begun: bool = False
+
+
+def make_as_jobs(experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> list[Failure]:
+    """Makes some of a request's runs, whose folders are given by the run's place in `request.configs`, as jobs. A run
+    that fails does not stop the others. Returns those that failed.
+
+    Raises:
+        Interrupted: Ctrl-C was pressed, and the jobs were cancelled.
+        UsageError: there is no such scheduler here, or it knows nothing of what a job should ask for.
+    """
+    folder = make_folder(next(iter(runs.values())).parent / FOLDER)
+    executor = _executor(folder, request)
+    failures: list[Failure] = []
+    sizes = [size if place in runs else 0.0 for place, size in enumerate(request.sizes)]
+    with progress(lines=len(runs), sizes=sizes) as displays:
+        waiting = deque(
+            _Post(run, path, folder / f"{path.name}.json", display)
+            for (run, path), display in zip(runs.items(), displays, strict=True)
+        )
+        posts: list[_Post] = []
+        try:
+            while waiting or posts:
+                while waiting and len(posts) < (request.settings.jobs or len(runs)):
+                    post = waiting.popleft()
+                    post.said.unlink(missing_ok=True)
+                    post.job = executor.submit(_Job(), experiment.name, request, post.run, post.path, post.said)
+                    posts.append(post)
+                time.sleep(SECONDS / 2)
+                for post in [*posts]:
+                    _show(post, len(request.configs))
+                    if post.job.done():
+                        posts.remove(post)
+                        failures += _ended(post, len(request.configs))
+        except KeyboardInterrupt:
+            for post in posts:
+                post.job.cancel(check=False)
+            raise Interrupted from None
+    return failures
+
+
+def _executor(folder: Path, request: Request) -> submitit.AutoExecutor:
+    """Makes submitit's executor, with what the jobs ask for."""
+    asked = dict(ASKED)
+    for word in shlex.split(request.settings.ask):
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(f"--ask must have words such as timeout_min=60, got {word!r}")
+        asked[name] = int(value) if value.lstrip("-").isdigit() else value
+    try:
+        executor = submitit.AutoExecutor(folder, cluster=request.settings.on, slurm_max_num_timeout=TIMES)
+        executor.update_parameters(**asked)
+    except (RuntimeError, ValueError, NameError, TypeError) as error:
+        raise UsageError(f"--on {request.settings.on}: {' '.join(str(error).split())}") from error
+    return executor
+
+
+def _show(post: _Post, total: int) -> None:
+    """Shows the newest message of a job."""
+    if not post.said.exists():
+        return
+    with contextlib.suppress(RunError, KeyError, TypeError):  # the next message will be whole
+        message = read_json(post.said)
+        state, course = State(**message["state"]), Course(**message["course"])
+        _begin(post, total)
+        post.display.update(state, course)
+
+
+def _begin(post: _Post, total: int) -> None:
+    if not post.begun:
+        post.begun = True
+        post.display.begin(post.run + 1, total, post.path.name)
+
+
+def _ended(post: _Post, total: int) -> list[Failure]:
+    """Takes the outcome of a job that is over."""
+    _begin(post, total)
+    try:
+        outcome: Outcome = post.job.result()
+    except (FailedJobError, UncompletedJobError) as error:
+        last = [line for line in str(error).splitlines() if line.strip()][-1:]
+        outcome = Outcome(f"job {post.job.job_id}: {''.join(last).strip()}", True, str(error))
+    post.said.unlink(missing_ok=True)
+    post.display.end(f"failed: {outcome.note}" if outcome.failed else outcome.note)
+    return [Failure(post.path.name, outcome.note, outcome.traceback)] if outcome.failed else []
