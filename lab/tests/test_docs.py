@@ -127,8 +127,11 @@ GALLERY = DOCS / "results" / "README.md"
 def test_every_command_exists(page, capsys):
     """Targets of make, files that Python runs, `layernorm`'s commands and options, the package's extras."""
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    extras = set(re.findall(r"^(\w+) = \[$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE))
+    projects = "".join((ROOT / path / "pyproject.toml").read_text(encoding="utf-8") for path in (".", "lab"))
+    extras = set(re.findall(r"^(\w+) = \[", projects, re.MULTILINE))
     for program, *arguments in commands(page):
+        if program == "torchrun":
+            program, arguments = "layernorm", arguments[arguments.index("layernorm_lab") + 1 :]
         if program == "make":
             assert arguments[0] in targets, arguments
         elif program == "python":

@@ -157,8 +157,10 @@ def _ended(post: _Post, total: int) -> list[Failure]:
     try:
         outcome: Outcome = post.job.result()
     except (FailedJobError, UncompletedJobError) as error:
-        last = [line for line in str(error).splitlines() if line.strip()][-1:]
-        outcome = Outcome(f"job {post.job.job_id}: {''.join(last).strip()}", True, str(error))
+        how = (
+            f"its job {post.job.job_id} ended without a result ({post.job.state.lower()}); see {post.job.paths.stderr}"
+        )
+        outcome = Outcome(how, True, str(error))
     post.said.unlink(missing_ok=True)
     post.display.end(f"failed: {outcome.note}" if outcome.failed else outcome.note)
     return [Failure(post.path.name, outcome.note, outcome.traceback)] if outcome.failed else []
