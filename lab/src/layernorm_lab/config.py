@@ -6,10 +6,7 @@ import dataclasses
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-Precision = Literal["float32", "bfloat16"]
-"""In what a network is computed; bfloat16 is mixed precision by autocast."""
+from typing import Any
 
 
 def option(

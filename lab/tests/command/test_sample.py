@@ -54,7 +54,7 @@ def test_a_run_without_or_with_a_damaged_checkpoint_is_refused(digits, tmp_path,
         "evaluate_every": 1,
         "valid_lines": 0,
     }
-    handwriting |= {"gain_init": 1.0, "forget_bias": 0.0, "clip": "gates", "lines": "cleaned"}
+    handwriting |= {"precision": "float32", "gain_init": 1.0, "forget_bias": 0.0, "clip": "gates", "lines": "cleaned"}
     (run / "records.jsonl").unlink()
     (run / "result.json").unlink()
     for values, content, message in (

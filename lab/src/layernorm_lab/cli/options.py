@@ -13,9 +13,10 @@ from types import NoneType
 from typing import Any, Literal, TypeVar
 
 from ..catalogue import EXPERIMENTS, TOOLS
-from ..config import CheckedOptions, Precision, field_of, flag, option, swept
+from ..config import CheckedOptions, field_of, flag, option, swept
 from ..errors import UsageError
 from ..protocol import Experiment, Sampler, SampleSettings, Tool
+from ..runs.schema import Precision
 from .parser import Parser
 
 Chosen = TypeVar("Chosen")

@@ -9,11 +9,10 @@ from typing import Any, Protocol, TypeVar
 
 from torch import nn
 
-from ..config import Precision
 from ..errors import RunError
 from . import checkpoint
 from .folder import CONFIG, Run, read_run
-from .schema import filled
+from .schema import Precision, filled
 
 Config = TypeVar("Config")
 Data = TypeVar("Data", bound="HasFacts")

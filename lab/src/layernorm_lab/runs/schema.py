@@ -17,6 +17,10 @@ from ..errors import LackingError
 Made = TypeVar("Made")
 
 
+Precision = Literal["float32", "bfloat16"]
+"""In what a network is computed; bfloat16 is mixed precision by autocast."""
+
+
 class Values(dict[str, Any]):
     """Named values from a place in a run's file, such as metrics. Asking for one that is missing raises a
     `LackingError`."""
