@@ -92,12 +92,6 @@ def test_where_nothing_has_a_record_the_status_is_all_there_is(tmp_path):
     assert status[0].startswith("Diverged: 1 of 1 runs (digits-layer-b128-s0 at update 10).")
 
 
-def test_a_value_of_nan_never_wins(tmp_path):
-    write_rates(tmp_path, "layer", {0.001: [float("nan")], 0.01: [0.3], 0.1: [0.4]}, epochs=1)
-    (block,), _ = compared(tmp_path)
-    assert chosen(block) == {"layer": (0.01, 1)}
-
-
 def seeds(shown):
     return {arm.name: (item.rate, [run.config["seed"] for run in item.runs], item.how) for arm, item in shown.items()}
 

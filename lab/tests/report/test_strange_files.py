@@ -69,7 +69,7 @@ def test_every_strange_value_in_a_summary_is_taken_or_refused(runs, tmp_path):
         ("config", {"norm": "layer\0"}, "norm is 'layer\\x00', with a control character or no Unicode"),
         ("environment", {"data": {"name": "\ud800"}}, "data.name is '\\ud800', with a control character or no Unicode"),
         ("environment", {"starts": [{"command": "x", "update": "1"}]}, "update of a start is '1', not a whole number"),
-        ("environment", {"starts": [{"update": 1}]}, "command of a start is None, not a text"),
+        ("environment", {"starts": [{"command": 1}]}, "command of a start is 1, not a text"),
         ("result", {"test_error": math.nan}, "test_error is nan, not a finite number of at most 1e+100"),
     ],
 )

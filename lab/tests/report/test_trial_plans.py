@@ -43,7 +43,12 @@ def run(norm, rate, seed, *losses, diverged=None, result=(), step=10, **options)
     """A finished run with these losses after `step`, 2 `step`, ... updates."""
     config = {"norm": norm, "learning_rate": rate, "seed": seed, "units": 3, "precision": "float32", **options}
     records = [{"update": step * k, "loss": loss, "seconds": 36.0} for k, loss in enumerate(losses, 1)]
-    ended = {"update": step * len(losses), **dict(result), **({"diverged": diverged} if diverged else {})}
+    ended = {
+        "update": step * len(losses),
+        "records": len(losses),
+        **dict(result),
+        **({"diverged": diverged} if diverged else {}),
+    }
     environment = {"data": {}, "starts": [{}]}
     return Run(Path(f"{norm}-{rate}-{seed}"), "toy", config, environment, records, True, ended)
 

@@ -44,7 +44,7 @@ class Environment:
             if name in self.data and not fits(self.data[name], hint):
                 raise ValueError(f"{name} is {self.data[name]!r}, not {type_name(hint)}")
         for start in self.starts:
-            for name, value in {"command": None, "update": None, **start}.items():
+            for name, value in start.items():
                 hint = _START.get(name, _SCALAR)
                 if not fits(value, hint):
                     raise ValueError(f"{name} of a start is {value!r}, not {type_name(hint)}")
@@ -270,7 +270,10 @@ def _environment(path: Path) -> Environment:
             raise RunError(f"{place} is missing, although there is a {later[0]}; {ADVICE}")
         return Environment({}, [])
     try:
-        return filled(Environment, read_json(place))
+        environment = filled(Environment, read_json(place))
+        if not all("command" in start for start in environment.starts):  # early summaries have none
+            raise ValueError("has a start without its command")
+        return environment
     except ValueError as error:
         raise RunError(f"{place} {error}; {ADVICE}") from error
 
