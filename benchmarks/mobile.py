@@ -1,7 +1,9 @@
 """Files for phones: `ln.portable` copies through ExecuTorch and LiteRT, their outputs beside the modules'.
 
-python benchmarks/mobile.py executorch    # pip install executorch
-python benchmarks/mobile.py litert        # pip install litert-torch; in an environment of its own
+    python benchmarks/mobile.py executorch    # pip install executorch
+    python benchmarks/mobile.py litert        # pip install litert-torch
+
+Each in an environment of its own.
 """
 
 from __future__ import annotations

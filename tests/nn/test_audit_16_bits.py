@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import layernorm as ln
-from layernorm.audit._gradients import _error_of_16_bits, _type_of_16_bits
+from layernorm.audit._gradients import WRONG, _error_of_16_bits, _type_of_16_bits
 
 BF16 = torch.bfloat16
 
@@ -42,9 +42,11 @@ def test_the_distance_is_that_of_the_two_gradients(by):
         found = torch.autograd.grad(loss(low(x)), list(low.parameters()))
         of_16_bits = [f for f in ln.audit(low, x, loss=loss) if "in bfloat16 the gradient is" in f.what]
         assert _type_of_16_bits(low) == BF16
-    (finding,) = of_16_bits
-    assert finding.measured == pytest.approx(distance(found, exact), rel=1e-6)
-    assert "The start is the cause: with gain_hh at 0.3 it would be 0.00" in finding.fix
+    error = distance(found, exact)
+    # with weights of 16 bits the products round where the processor has bfloat16; elsewhere the states alone do
+    assert error > WRONG or by == "weights"
+    assert [f.measured for f in of_16_bits] == ([pytest.approx(error, rel=1e-6)] if error > WRONG else [])
+    assert all("The start is the cause: with gain_hh at 0.3 it would be 0.00" in f.fix for f in of_16_bits)
     assert all(p.grad is None for p in low.parameters())
     assert {p.dtype for p in low.parameters()} == {BF16 if by == "weights" else torch.float32}
     assert (low.gain_hh_l0 == 1).all()
@@ -100,7 +102,7 @@ def test_rounding_without_a_known_cause():
 
 def test_what_grows_over_time_is_mended_first():
     torch.manual_seed(0)
-    lstm = nn.LSTM(40, 64)
+    lstm = ln.accelerate(nn.LSTM(40, 64))  # oneDNN's LSTM has no bfloat16 on processors with AVX2 alone
     lstm.weight_hh_l0.data.mul_(8)
     with torch.autocast("cpu", BF16):
         growth, rounding = ln.audit(lstm, torch.randn(200, 8, 40))

@@ -7,11 +7,15 @@ import time
 
 import pytest
 
+from lab_support import processes
 from lab_support.command import refused
 from lab_support.runs import outcome
-from layernorm_lab import cli
-from layernorm_lab.runs import files, folder
+from layernorm_lab import catalogue, cli
+from layernorm_lab.cli import run, scheduled
+from layernorm_lab.cli.options import parse_run
+from layernorm_lab.runs import checkpoint, files, folder
 
+EXPERIMENT = catalogue.find_experiment("digits")
 COMMAND = ["run", "digits", "--hidden", "16", "--norm", "layer", "--batch-size", "128", "--epochs", "60"]
 JOBS = [*COMMAND, "--threads", "1", "--checkpoint-seconds", "0", "--on", "local"]
 
@@ -32,6 +36,27 @@ def signal_to(path, number):
     return sender
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # submitit leaves these jobs' logs open
+def test_a_job_is_shown_and_gives_what_a_run_here_gives(tmp_path, monkeypatch, capsys):
+    """submitit's debug jobs are calls in this process. One of the two finds a file in the way."""
+    monkeypatch.setattr(scheduled, "SECONDS", 0.01)
+    here, there = (
+        parse_run(EXPERIMENT, [*COMMAND[2:], "--threads", "1", "--seeds", *seeds, "--out", str(tmp_path / place)])
+        for place, seeds in (("here", "0"), ("there", "01"))
+    )
+    object.__setattr__(there.settings, "on", "debug")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "digits-layer-b128-s1").write_text("in the way")
+    assert run.make_runs(EXPERIMENT, here) == []
+    (failure,) = run.make_runs(EXPERIMENT, there)
+    assert failure.name == "digits-layer-b128-s1"
+    assert failure.why.startswith("cannot create the folder")
+    name = "digits-layer-b128-s0"
+    assert outcome(tmp_path / "there" / name) == outcome(tmp_path / "here" / name)
+    assert f"[1/2] {name}: train NLL" in capsys.readouterr().err
+
+
+@pytest.mark.long
 def test_a_job_gives_what_one_process_gives_also_if_its_scheduler_stops_it(tmp_path, capsys):
     """SIGUSR2 is what submitit has a scheduler send before it ends a job. The job is queued again."""
     name = "digits-layer-b128-s0"
@@ -64,8 +89,40 @@ def test_a_job_that_is_killed_is_named_and_the_same_command_resumes_it(tmp_path,
         (["--on", "local", "--ask", "60"], "--ask must have words such as timeout_min=60, got '60'"),
         (["--on", "local", "--ask", "minutes=60"], "--on local: "),
         (["--on", "slurm"], "--on slurm: "),
+        (["--ask", "timeout_min=60"], "--ask is for jobs: give --on slurm, too"),
     ],
 )
 def test_what_cannot_be_asked_for(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm's programs
     refused([*COMMAND, "--seeds", "0", *options, "--out", str(tmp_path)], 2, message, capsys)
+
+
+def test_a_scheduler_that_refuses_a_job(tmp_path, monkeypatch, capsys):
+    """Slurm's programs are stand-ins: there is no such partition."""
+    for name, content in (("srun", ""), ("sbatch", "echo invalid partition >&2; exit 1"), ("scancel", "")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{content}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert cli.main([*COMMAND, "--seeds", "0", "--on", "slurm", "--out", str(tmp_path / "runs")]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "layernorm: --on slurm: invalid partition"
+
+
+def test_jobs_of_each_of_torchruns_processes_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    refused([*JOBS, "--seeds", "0", "--out", str(tmp_path)], 2, "--on makes each run in one process", capsys)
+
+
+@pytest.mark.long
+def test_ctrl_c_cancels_the_jobs_and_the_same_command_resumes(tmp_path, capsys):
+    path = tmp_path / "digits-layer-b128-s0"
+    command = [*JOBS, "--epochs", "6000", "--seeds", "0", "--out", str(tmp_path)]
+    with processes.command(*command, errors=tmp_path.parent / "said") as job:
+        end = time.monotonic() + 120
+        while not (path / folder.CHECKPOINT).exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        os.kill(job.pid, signal.SIGINT)
+    assert job.exitcode == 130
+    assert not (path / folder.RESULT).exists()
+    with files.locked(path):
+        pass  # nobody makes it any more
+    assert checkpoint.read_state(path / folder.CHECKPOINT).update > 0

@@ -9,6 +9,7 @@ in the same way to refuse the ops.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import warnings
@@ -74,8 +75,9 @@ def _refuse_with_old_exporter() -> None:
     """Has ``torch.onnx.export(..., dynamo=False)`` say what to do instead, where it is still there."""
     register = getattr(sys.modules["torch.onnx"], "register_custom_op_symbolic", None)
     if register is not None:
-        for name in ("normalize", "recurrent"):
-            register(f"layernorm::{name}", _refuse, 9)
+        with contextlib.suppress(Exception):  # the old exporter's own error stays then; the import must not fail
+            for name in ("normalize", "recurrent"):
+                register(f"layernorm::{name}", _refuse, 9)
 
 
 def _refuse(*arguments: Any, **options: Any) -> NoReturn:

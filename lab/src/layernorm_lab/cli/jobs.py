@@ -11,7 +11,6 @@ import functools
 import os
 import signal
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from ..runs.checkpoint import State
 from ..train.progress import Progress, progress
 from ..train.task import Course
 from .options import Request
-from .single import Outcome, attempt_run
+from .single import Outcome, Reporting, attempt_run
 from .waiting import waiting
 
 SECONDS = 0.1
@@ -149,22 +148,21 @@ class _Pool:
         self.failures.append(Failure(self.runs[post.run].name, why, details))
 
 
-class _ReportingProgress(Progress):
+class _ReportingProgress(Reporting):
     """A worker's display, which sends messages to its parent. The parent may have ended."""
+
+    seconds = SECONDS
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
-        self.spoke = 0.0
 
     @property
     def stopping(self) -> bool:
         return self.pipe.poll()  # during a run the only thing that can arrive is the end of the pipe
 
-    def update(self, state: State, task: Course) -> None:
-        if time.perf_counter() - self.spoke >= SECONDS:
-            self.spoke = time.perf_counter()
-            with contextlib.suppress(ConnectionError):
-                self.pipe.send(_Update(state, task.course))
+    def tell(self, state: State, course: Course) -> None:
+        with contextlib.suppress(ConnectionError):
+            self.pipe.send(_Update(state, course))
 
 
 def _make(name: str, request: Request, runs: Mapping[int, Path], run: int, pipe: Connection) -> Any:

@@ -54,6 +54,8 @@ class Settings(CheckedOptions):
         super().__post_init__()
         if self.jobs and self.threads > 1 and self.on == "here":
             raise ValueError(f"--threads must be 0 or 1 where --jobs gives each run one thread, got {self.threads}")
+        if self.ask and self.on == "here":
+            raise ValueError("--ask is for jobs: give --on slurm, too")
         most = os.cpu_count()
         if most and self.threads > most:  # where OpenMP cannot start so many, it ends the process
             raise ValueError(f"--threads must be at most {most}, the processors of this machine, got {self.threads}")

@@ -35,7 +35,7 @@ SUMMARIES = {name: text for group in GROUPS.values() for name, text in group.ite
 
 EXAMPLES = """\
 examples:
-  layernorm run digits           the first experiment: minutes, no download
+  layernorm run digits           a first experiment: a few minutes, no download
   layernorm run mnist --help     the options of an experiment
   layernorm report runs/digits   its report again, also of unfinished runs
   layernorm geometry             the claims of section 5, measured

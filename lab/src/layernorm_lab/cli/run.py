@@ -65,8 +65,12 @@ def make_runs(experiment: Experiment, request: Request) -> list[Failure] | None:
         RunError, UsageError, Interrupted: the message says why. Runs that are done stay done. Without workers the first
             run that fails ends the command.
     """
-    if request.settings.jobs and "LOCAL_RANK" in os.environ:
-        raise UsageError("--jobs makes each run in one process, torchrun makes one run in several: use one of the two")
+    elsewhere = request.settings.jobs or request.settings.on != "here"
+    if elsewhere and "LOCAL_RANK" in os.environ:
+        raise UsageError(
+            f"{'--jobs' if request.settings.jobs else '--on'} makes each run in one process, torchrun makes one run in "
+            "several: use one of the two"
+        )
     if {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"} <= os.environ.keys() and "RANK" not in os.environ:
         # of the processes that were asked for accelerate's launcher has started one, and says nothing
         raise UsageError(
@@ -77,7 +81,6 @@ def make_runs(experiment: Experiment, request: Request) -> list[Failure] | None:
     # other data sets show by themselves how far they are read
     with waiting("reading the data") if experiment.embedded else contextlib.nullcontext():
         _check_request(experiment, request, paths)
-    elsewhere = request.settings.jobs or request.settings.on != "here"
     return (_elsewhere if elsewhere else _in_this_process)(experiment, request, paths)
 
 

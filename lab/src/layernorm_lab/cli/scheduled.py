@@ -8,7 +8,6 @@ its run goes on from its checkpoint.
 from __future__ import annotations
 
 import contextlib
-import shlex
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from ..runs.files import make_folder, read_json, write_json
 from ..train.progress import Progress, progress
 from ..train.task import Course
 from .options import Request
-from .single import Outcome, attempt_run
+from .single import Outcome, Reporting, attempt_run
 
 try:
     import submitit
@@ -55,17 +54,17 @@ class _Job(submitit.helpers.Checkpointable):
         return attempt_run(name, request, run, path, _WritingProgress(said))
 
 
-class _WritingProgress(Progress):
+class _WritingProgress(Reporting):
     """A job's display: a file that the command reads."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.spoke = path, 0.0
+    seconds = SECONDS
 
-    def update(self, state: State, task: Course) -> None:
-        if time.perf_counter() - self.spoke >= SECONDS:
-            self.spoke = time.perf_counter()
-            with contextlib.suppress(RunError):  # a display that cannot be written stops no training
-                write_json(self.path, {"state": asdict(state), "course": asdict(task.course)})
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def tell(self, state: State, course: Course) -> None:
+        with contextlib.suppress(RunError):  # a display that cannot be written stops no training
+            write_json(self.path, {"state": asdict(state), "course": asdict(course)})
 
 
 @dataclass
@@ -87,6 +86,7 @@ def make_as_jobs(experiment: Experiment, request: Request, runs: Mapping[int, Pa
     Raises:
         Interrupted: Ctrl-C was pressed, and the jobs were cancelled.
         UsageError: there is no such scheduler here, or it knows nothing of what a job should ask for.
+        RunError: the scheduler refused a job, and the others were cancelled.
     """
     folder = make_folder(next(iter(runs.values())).parent / FOLDER)
     executor = _executor(folder, request)
@@ -112,20 +112,23 @@ def make_as_jobs(experiment: Experiment, request: Request, runs: Mapping[int, Pa
                         posts.remove(post)
                         failures += _ended(post, len(request.configs))
         except KeyboardInterrupt:
-            for post in posts:
-                post.job.cancel(check=False)
             raise Interrupted from None
+        except FailedJobError as error:
+            raise RunError(f"--on {request.settings.on}: {' '.join(str(error).split())}") from error
+        finally:
+            for post in posts:  # those that are not over
+                post.job.cancel(check=False)
     return failures
 
 
 def _executor(folder: Path, request: Request) -> submitit.AutoExecutor:
     """Makes submitit's executor, with what the jobs ask for."""
     asked = dict(ASKED)
-    for word in shlex.split(request.settings.ask):
+    for word in request.settings.ask.split():
         name, equals, value = word.partition("=")
         if not equals:
             raise UsageError(f"--ask must have words such as timeout_min=60, got {word!r}")
-        asked[name] = int(value) if value.lstrip("-").isdigit() else value
+        asked[name] = int(value) if value.isdigit() else value
     try:
         executor = submitit.AutoExecutor(folder, cluster=request.settings.on, slurm_max_num_timeout=TIMES)
         executor.update_parameters(**asked)

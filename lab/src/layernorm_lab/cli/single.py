@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +13,13 @@ import torch
 from ..catalogue import find_experiment
 from ..errors import Interrupted, error_line
 from ..protocol import Experiment
+from ..runs.checkpoint import State
 from ..runs.folder import RunFolder, read_run
 from ..train import distributed
 from ..train.batches import NOISE, derive_seed
 from ..train.loop import Fit
 from ..train.progress import Progress, duration, glance
-from ..train.task import Accelerator
+from ..train.task import Accelerator, Course
 from .options import Request
 
 
@@ -55,6 +57,22 @@ def make_run(
         if fit.state.diverged is not None:
             return f"diverged at update {fit.state.diverged}, {spent}"
         return f"{glance(task.shown, metrics)}{spent}"
+
+
+class Reporting(Progress):
+    """A display that only tells, at most once in so many seconds, what `tell` makes of it."""
+
+    seconds: float
+    spoke = 0.0
+
+    def update(self, state: State, task: Course) -> None:
+        if time.perf_counter() - self.spoke >= self.seconds:
+            self.spoke = time.perf_counter()
+            self.tell(state, task.course)
+
+    def tell(self, state: State, course: Course) -> None:
+        """Sends a message to the process that shows it."""
+        raise NotImplementedError
 
 
 class Outcome(NamedTuple):

@@ -155,14 +155,19 @@ def parse_json(text: bytes, place: str, advice: str = ADVICE) -> dict[str, Any]:
         raise RunError(f"{place} is damaged ({error}); {advice}") from error
 
 
-def read_json(path: Path, advice: str = ADVICE) -> dict[str, Any]:
-    """Reads what `write_json` wrote. An error names the file and what can be done."""
-    values = parse_json(read_bytes(path), str(path), advice)
+def parse_values(text: bytes, place: str, advice: str = ADVICE) -> dict[str, Any]:
+    """Does what `parse_json` does, and refuses numbers that cannot be drawn and texts that cannot be printed."""
+    values = parse_json(text, place, advice)
     try:
         check_values(values)
     except ValueError as error:
-        raise RunError(f"{path} {error}; {advice}") from error
+        raise RunError(f"{place} {error}; {advice}") from error
     return values
+
+
+def read_json(path: Path, advice: str = ADVICE) -> dict[str, Any]:
+    """Reads what `write_json` wrote. An error names the file and what can be done."""
+    return parse_values(read_bytes(path), str(path), advice)
 
 
 @contextlib.contextmanager

@@ -194,7 +194,7 @@ def read_run(path: Path) -> Run:
     result, lines = _result_and_records(path)
     made_with = _environment(path)
     environment = {"data": Values(made_with.data, path / ENVIRONMENT), "starts": made_with.starts}
-    return Run(path, experiment, config, environment, lines, bool(result), Values(result, path / RESULT))
+    return Run(path, experiment, config, environment, lines, bool(result), result)
 
 
 def find_runs(paths: list[Path]) -> FoundRuns:
@@ -278,11 +278,12 @@ def _environment(path: Path) -> Environment:
         raise RunError(f"{place} {error}; {ADVICE}") from error
 
 
-def _result_and_records(path: Path) -> tuple[dict[str, Any], list[records.Record]]:
+def _result_and_records(path: Path) -> tuple[Values, list[records.Record]]:
     """Reads a run's result, empty if it is not done, and its records, of which none may be missing."""
     # these are read before the records, which a run in progress may be adding to
     state = checkpoint.read_state(path / CHECKPOINT)
-    result = _result(path / RESULT) if (path / RESULT).exists() else {}
+    place = path / RESULT
+    result = checked_result(read_json(place), place) if place.exists() else Values({}, place)
     lines = records.read_records(path / RECORDS)
     counts = [(state.update, state.records)] if state else []
     counts += [(result["update"], result["records"])] if result else []
@@ -293,10 +294,6 @@ def _result_and_records(path: Path) -> tuple[dict[str, Any], list[records.Record
     if result and "diverged" not in result and not (lines and lines[-1]["update"] == result["update"]):
         raise RunError(f"{path / RECORDS} does not end with update {result['update']}, as {RESULT} does; {ADVICE}")
     return result, lines
-
-
-def _result(path: Path) -> dict[str, Any]:
-    return checked_result(read_json(path), path)
 
 
 def checked_result(result: dict[str, Any], path: Path) -> Values:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, reason
-from .files import ADVICE, parse_json, read_bytes, write_atomic
-from .schema import Values, check_numbers, check_values, sealed
+from .files import ADVICE, parse_values, read_bytes, write_atomic
+from .schema import Values, check_numbers, sealed
 
 Record = dict[str, Any]
 
@@ -33,7 +33,7 @@ def read_records(path: Path) -> list[Record]:
     if not path.exists():
         return []
     lines = read_bytes(path).split(b"\n")[:-1]  # the part after the last newline is no complete line
-    return checked((parse_json(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)), path)
+    return checked((parse_values(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)), path)
 
 
 def checked(rows: Iterable[Mapping[str, Any]], path: Path) -> list[Record]:
@@ -42,7 +42,6 @@ def checked(rows: Iterable[Mapping[str, Any]], path: Path) -> list[Record]:
     for number, row in enumerate(rows, 1):
         where = f", line {number}"
         try:
-            check_values(row)
             check_numbers(row, whole=("update",))
         except ValueError as error:
             raise RunError(f"{path}{where} {error}; {ADVICE}") from error
