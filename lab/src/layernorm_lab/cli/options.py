@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import os
 import typing
@@ -48,6 +49,9 @@ class Settings(CheckedOptions):
     ask: str = option("", "what a job of Slurm asks for, in submitit's words: 'timeout_min=60 slurm_partition=gpu'")
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")
     precision: Precision = option("float32", "bfloat16: mixed precision by autocast")
+    track: Literal["none", "tensorboard", "mlflow", "trackio", "wandb"] = option(
+        "none", "send the records to a tracker, too; tensorboard writes to OUT/tensorboard"
+    )
     checkpoint_seconds: float = option(30.0, "seconds between checkpoints", least=0)
 
     def __post_init__(self) -> None:
@@ -56,6 +60,8 @@ class Settings(CheckedOptions):
             raise ValueError(f"--threads must be 0 or 1 where --jobs gives each run one thread, got {self.threads}")
         if self.ask and self.on == "here":
             raise ValueError("--ask is for jobs: give --on slurm, too")
+        if self.track != "none" and not importlib.util.find_spec(self.track):
+            raise ValueError(f"--track {self.track} needs a package: pip install {self.track}")
         most = os.cpu_count()
         if most and self.threads > most:  # where OpenMP cannot start so many, it ends the process
             raise ValueError(f"--threads must be at most {most}, the processors of this machine, got {self.threads}")

@@ -110,7 +110,8 @@ def _in_this_process(experiment: Experiment, request: Request, paths: Sequence[P
     # without it accelerate warns, and chooses a number by itself
     os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
     with waiting("starting"):
-        accelerator = distributed.accelerator(settings.device, settings.precision)
+        out = out_folder(experiment, request)
+        accelerator = distributed.accelerator(settings.device, settings.precision, settings.track, out)
     with progress(accelerator.is_main_process, sizes=request.sizes) as (display,):
         for number, (path, config) in enumerate(zip(paths, request.configs, strict=True), 1):
             display.begin(number, len(paths), path.name)

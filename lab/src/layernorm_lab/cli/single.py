@@ -20,6 +20,7 @@ from ..train.batches import NOISE, derive_seed
 from ..train.loop import Fit
 from ..train.progress import Progress, duration, glance
 from ..train.task import Accelerator, Course
+from ..train.tracking import tracked
 from .options import Request
 
 
@@ -51,7 +52,8 @@ def make_run(
         folder.start(wanted)
         torch.manual_seed(derive_seed(config.seed, NOISE, accelerator.process_index))
         fit = Fit(task, folder, accelerator, data.facts, settings.checkpoint_seconds)
-        metrics = fit.run(display)
+        with tracked(accelerator, experiment.name, path, wanted):
+            metrics = fit.run(display)
         accelerator.free_memory()
         spent = duration(fit.state.seconds)
         if fit.state.diverged is not None:
@@ -87,7 +89,8 @@ def attempt_run(name: str, request: Request, run: int, path: Path, display: Prog
     """Makes one run, by its place in `request.configs`, of an experiment by its name. What fails is part of what it
     returns; `Interrupted` is raised."""
     try:
-        accelerator = distributed.accelerator(request.settings.device, request.settings.precision)
+        settings = request.settings
+        accelerator = distributed.accelerator(settings.device, settings.precision, settings.track, path.parent)
         return Outcome(make_run(find_experiment(name), request, request.configs[run], path, accelerator, display))
     except Interrupted:
         raise

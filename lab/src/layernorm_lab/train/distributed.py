@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-def accelerator(device: str, precision: str) -> Accelerator:
+def accelerator(device: str, precision: str, tracker: str = "none", out: Path | None = None) -> Accelerator:
     """Chooses the device, "auto" (a GPU if there is one), "cpu" or "cuda", the precision, "float32" or "bfloat16"
-    (autocast in the forward pass), and the processes of this command."""
+    (autocast in the forward pass), the processes of this command, and a tracker that gets the records, too
+    (`tracking.tracked`). One that writes files has them in the folder `out`."""
     # DDP imports torch._dynamo. If that happens after the processes have connected, it keeps references to the
     # connection. Its threads then outlive `destroy_process_group`, and sometimes abort the interpreter at its exit
     # (torch 2.13).
@@ -31,7 +33,8 @@ def accelerator(device: str, precision: str) -> Accelerator:
         raise RunError("there is no CUDA device here; use --device cpu")
     cpu = device == "cpu" or not torch.cuda.is_available()
     mixed = {"float32": "no", "bfloat16": "bf16"}[precision]
-    return Accelerator(cpu=cpu, mixed_precision=mixed)
+    log_with = None if tracker == "none" else tracker
+    return Accelerator(cpu=cpu, mixed_precision=mixed, log_with=log_with, project_dir=out)
 
 
 @contextlib.contextmanager

@@ -164,18 +164,18 @@ class Fit:
         state.metrics = metrics
         self._keep()
         start = {"first_gradient_norm": state.first_gradient_norm} if not state.records else {}
-        self.folder.record(
-            {
-                "update": state.update,
-                "epoch": state.update / task.updates_per_epoch,
-                "examples": task.seen(state.update),
-                "seconds": round(state.seconds, 4),
-                "train_seconds": round(state.train_seconds, 4),
-                "seconds_per_update": round(statistics.median(self.block_times), 8),
-                **state.metrics,
-                **start,
-            }
-        )
+        record = {
+            "update": state.update,
+            "epoch": state.update / task.updates_per_epoch,
+            "examples": task.seen(state.update),
+            "seconds": round(state.seconds, 4),
+            "train_seconds": round(state.train_seconds, 4),
+            "seconds_per_update": round(statistics.median(self.block_times), 8),
+            **state.metrics,
+            **start,
+        }
+        self.folder.record(record)
+        self.accelerator.log(record, step=state.update)
         state.records += 1
         state.losses = 0
         self.loss_sum.zero_()
