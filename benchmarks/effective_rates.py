@@ -1,6 +1,6 @@
 """How far one update moves a recurrent network's outputs under each arm of `layernorm run swaps`.
 
-    python benchmarks/effective_rates.py --summary docs/results/swaps/summary.json --out docs/results/swaps
+    python benchmarks/effective_rates.py --summary docs/results/swaps/summary.json.gz --out docs/results/swaps
     python benchmarks/effective_rates.py --tasks speech words
 
 From the initial weights the program's optimiser makes one update of the recurrent matrices alone, on the first batch,

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", help="a folder of docs/results with a summary.json")
+    parser.add_argument("experiment", help="a folder of docs/results with a summary.json.gz")
     parser.add_argument("--arms", nargs=2, required=True, type=arm_of, metavar="NORM:RATE")
     parser.add_argument("--metric", required=True)
     parser.add_argument("--set", nargs="*", default=[], metavar="OPTION=VALUE", help="options that the runs have")
@@ -74,9 +74,11 @@ def curves_of(args: argparse.Namespace, norm: str, rate: float) -> dict[int, np.
     options = {"norm": norm, "learning_rate": rate}
     options |= {name: value_of(text) for name, _, text in (item.partition("=") for item in args.set)}
     curves: dict[int, np.ndarray] = {}
-    path = ROOT / "docs/results" / args.experiment / "summary.json"
+    path = ROOT / "docs/results" / args.experiment / "summary.json.gz"
     if not path.exists():
-        raise SystemExit(f"an experiment must be a folder of docs/results with a summary.json, got {args.experiment!r}")
+        raise SystemExit(
+            f"an experiment must be a folder of docs/results with a summary.json.gz, got {args.experiment!r}"
+        )
     for run in read_summary(path):
         if any(run.config.get(name) != value for name, value in options.items()):
             continue

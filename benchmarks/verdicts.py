@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gzip
 import itertools
 import json
 import math
@@ -422,8 +423,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     page = page_verdicts(Path(options.page).read_text(encoding="utf-8"))
     lines = []
     for name in EXPERIMENTS:
-        path = Path(options.results) / name / "summary.json"
-        runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+        path = Path(options.results) / name / "summary.json.gz"
+        runs = json.loads(gzip.decompress(path.read_bytes()))["runs"] if path.exists() else []
         for finding in decide(catalogue.find_experiment(name).claims, runs):
             printed = page.get(cell(finding.claim)) or [("nothing", "")]
             lines.append(line(finding, printed.pop(0)))

@@ -15,7 +15,7 @@ ARGS = ["lead.py", "draw", "--set", "epochs=60", "--metric"]
 
 
 def test_effects_are_the_judges(monkeypatch, capsys):
-    runs = read_summary(ROOT / "docs" / "results" / "draw" / "summary.json")
+    runs = read_summary(ROOT / "docs" / "results" / "draw" / "summary.json.gz")
     speed, bound = (ruling for ruling in decide(find_experiment("draw").claims, runs)
                     if "over 60 epochs" in ruling.claim.text)  # fmt: skip
     arms = ["--arms", *(f"{arm.norm}:{rate:g}" for arm, rate in zip(speed.claim.arms, speed.rates, strict=True))]
@@ -49,7 +49,7 @@ def test_runs_that_are_missing_are_named(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("experiment", "metric", "message"),
     [
-        ("drawn", "test_bound", "an experiment must be a folder of docs/results with a summary.json, got 'drawn'"),
+        ("drawn", "test_bound", "an experiment must be a folder of docs/results with a summary.json.gz, got 'drawn'"),
         ("draw", "test_error", "--metric must be one of .*test_bound.*, got 'test_error'"),
     ],
 )

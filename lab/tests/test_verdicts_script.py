@@ -1,6 +1,7 @@
 """`benchmarks/verdicts.py`, the second computation of every verdict: on what is committed, and on runs made up here."""
 
 import dataclasses
+import gzip
 import itertools
 import json
 import math
@@ -103,7 +104,8 @@ def test_the_committed_page_prints_what_the_committed_summaries_say(capsys):
 def test_a_page_with_another_verdict_is_named(tmp_path, capsys):
     runs = made(layer_end=90.0)
     (tmp_path / "draw").mkdir()
-    (tmp_path / "draw" / "summary.json").write_text(json.dumps({"experiment": "draw", "runs": runs}))
+    content = json.dumps({"experiment": "draw", "runs": runs}).encode()
+    (tmp_path / "draw" / "summary.json.gz").write_bytes(gzip.compress(content))
     right = {}
     for finding in verdicts.decide(catalogue.find_experiment("draw").claims, runs):
         name, _, word = finding.verdict.rpartition(" ")

@@ -39,7 +39,7 @@ OURS = "ours"
 
 
 def rulings(results: Path) -> dict[str, list[Ruling]]:
-    """Rules on every claim, by experiment, from the summaries `EXPERIMENT/summary.json` in a folder."""
+    """Rules on every claim, by experiment, from the summaries `EXPERIMENT/summary.json.gz` in a folder."""
     return _ruled(_runs(results))
 
 
@@ -49,9 +49,9 @@ def _ruled(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[Ruling]]:
 
 def _runs(results: Path) -> dict[str, list[Run]]:
     """Reads the runs in the summaries of a folder, by experiment; none where there is no summary."""
-    paths = {name: results / name / "summary.json" for name in EXPERIMENTS}
+    paths = {name: results / name / "summary.json.gz" for name in EXPERIMENTS}
     if not any(path.exists() for path in [*paths.values(), results / "theory" / "claims.json"]):
-        lacks = "has no EXPERIMENT/summary.json" if results.is_dir() else "is not a folder"
+        lacks = "has no EXPERIMENT/summary.json.gz" if results.is_dir() else "is not a folder"
         raise RunError(
             f"{results} {lacks}; the claims are decided by the summaries of our runs, which are committed in "
             "layernorm's checkout as docs/results: run this there, or give that folder with --results"

@@ -1,6 +1,7 @@
 """docs/claims.md and the reports: made again from the committed summaries, and the claims as data."""
 
 import dataclasses
+import gzip
 import itertools
 import json
 import re
@@ -47,6 +48,13 @@ def test_a_summary_decides_as_the_runs_do_and_is_refused_when_changed(tmp_path):
     assert from_runs[0].seconds
     summary.write_summary(tmp_path / "again.json", summary.read_summary(path))
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+    packed = tmp_path / "packed.json.gz"
+    summary.write_summary(packed, runs)
+    assert gzip.decompress(packed.read_bytes()) == path.read_bytes()
+    assert [run.records for run in summary.read_summary(packed)] == [run.records for run in summary.read_summary(path)]
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(RunError, match=r"packed\.json\.gz is damaged"):
+        summary.read_summary(packed)
     path.write_text(path.read_text().replace('"seed": 1,', '"seed": 3,', 1))
     with pytest.raises(RunError, match=r"does not match its SHA-256.*make it again with layernorm report"):
         summary.read_summary(path)
@@ -71,7 +79,7 @@ def test_a_summary_has_every_record_with_all_digits(tmp_path):
     assert [run.records for run in summary.read_summary(path)] == [run.records for run in found]
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("**/summary.json")), ids=lambda path: str(path.parent.name))
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("**/summary.json.gz")), ids=lambda path: str(path.parent.name))
 def test_the_committed_summaries_can_be_read(path):
     runs = summary.read_summary(path)
     assert runs
@@ -124,8 +132,9 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
     assert f"{tmp_path / 'none'} is not a folder; {NEEDS}" in one_line(capsys)
     assert cli.main(["report", ""]) == 2
     assert "RUNS must be a path, got ''" in one_line(capsys)
+    refused(["report", str(tmp_path), "--summary", "runs.txt"], 2, "--summary must end in .json or .json.gz", capsys)
     assert cli.main(["report", str(tmp_path / "none.json")]) == 1
-    assert "is not a folder; give run folders, a folder of them, or a summary (*.json)" in one_line(capsys)
+    assert "is not a folder; give run folders, a folder of them, or a summary (*.json or *.json.gz)" in one_line(capsys)
 
 
 def test_outside_of_a_checkout_the_claims_say_what_they_need(tmp_path, monkeypatch, capsys):
@@ -135,16 +144,16 @@ def test_outside_of_a_checkout_the_claims_say_what_they_need(tmp_path, monkeypat
     assert f"docs/results is not a folder; {NEEDS}" in one_line(capsys)
     (tmp_path / "docs" / "results").mkdir(parents=True)
     assert cli.main(["claims", "--out", "claims.md"]) == 1
-    assert f"docs/results has no EXPERIMENT/summary.json; {NEEDS}" in one_line(capsys)
+    assert f"docs/results has no EXPERIMENT/summary.json.gz; {NEEDS}" in one_line(capsys)
     assert not (tmp_path / "claims.md").exists()
 
 
 def test_a_summary_in_the_place_of_another_experiments_is_refused(tmp_path, capsys):
     """Its claims would be undecided, as if there were no runs."""
     (tmp_path / "draw").mkdir()
-    shutil.copy(RESULTS / "order-embeddings" / "summary.json", tmp_path / "draw")
+    shutil.copy(RESULTS / "order-embeddings" / "summary.json.gz", tmp_path / "draw")
     assert cli.main(["claims", "--results", str(tmp_path)]) == 1
-    assert "summary.json is a summary of order-embeddings, expected one of draw" in one_line(capsys)
+    assert "summary.json.gz is a summary of order-embeddings, expected one of draw" in one_line(capsys)
 
 
 def test_a_terminal_shows_every_claim_with_its_verdict_and_effect(capsys):

@@ -154,7 +154,7 @@ def test_the_command_prints_and_writes_its_numbers(short, study, tmp_path, monke
         (["--data", "."], 2, "--data needs RUNS"),
         (["nowhere"], 1, "nowhere is not a folder"),
         (["--out", "file"], 1, "cannot create the folder file: "),
-        ([str(ROOT / "docs" / "results" / "draw" / "summary.json")], 1, "has no checkpoint yet"),
+        ([str(ROOT / "docs" / "results" / "draw" / "summary.json.gz")], 1, "has no checkpoint yet"),
     ],
 )
 def test_what_cannot_be_is_said_before_the_work(arguments, code, message, tmp_path, monkeypatch, capsys):

@@ -5,25 +5,27 @@ import re
 import pytest
 import torch
 
-from layernorm import geometry as geo
 from layernorm_lab import cli
 from layernorm_lab.data import digits
 from layernorm_lab.data.mnist import Cases, Images
 from layernorm_lab.theory import report as theory
+from layernorm_lab.theory.claims import CLAIMS as ALL
+from layernorm_lab.theory.claims import SPECTRUM
+from layernorm_lab.theory.measured import Data, Measured, Series
 from support.repository import ROOT
 
-DATA = geo.Data(torch.rand(40, 64, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 10)
-CLAIMS = {claim.name: claim for claim in geo.CLAIMS}
+DATA = Data(torch.rand(40, 64, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 10)
+CLAIMS = {claim.name: claim for claim in ALL}
 
 
 def a_finding(as_stated=True):
-    measured = geo.Measured(as_stated, "1 of 1", "A table", {"family": "", "norm": "", "off": ".1e"},
+    measured = Measured(as_stated, "1 of 1", "A table", {"family": "", "norm": "", "off": ".1e"},
                             [("gaussian", "layer", 0.5)],
-                            [geo.Series("p", "layer", [1.0, 2.0], [1.0, 4.0])], "Note.")  # fmt: skip
+                            [Series("p", "layer", [1.0, 2.0], [1.0, 4.0])], "Note.")  # fmt: skip
     return theory.Finding(CLAIMS["gain"], measured)
 
 
-@pytest.mark.long  # tests/geometry/test_claims.py measures every claim
+@pytest.mark.long  # test_theory_claims.py measures every claim
 def test_the_command_writes_its_page_and_says_all_claims(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(digits, "load_digits", digits_of(DATA))
     assert cli.main(["geometry", "--out", str(tmp_path / "new" / "theory")]) == 0
@@ -130,7 +132,7 @@ def test_the_command_prints_table_1_and_fails_where_a_verdict_differs(capsys):
 def test_the_docs_say_every_claim():
     """docs/theory.md states each claim with its verdict, condition and functions; its figures are there, and small."""
     text = " ".join((ROOT / "docs" / "theory.md").read_text(encoding="utf-8").split())
-    for claim in (*geo.CLAIMS, geo.SPECTRUM):
+    for claim in (*ALL, SPECTRUM):
         assert f"**{'Holds' if claim.holds else 'Does not hold'}.** {claim.condition}" in text, claim.name
         assert claim.statement in text, claim.name
         assert all(f"`{name}`" in text for name in claim.functions), claim.name

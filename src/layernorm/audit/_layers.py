@@ -22,7 +22,7 @@ of the variance, and changes the norm's output by less than a tenth."""
 SIZES = 2.0
 """The largest ratio between the deviations of W_ih x, from the tenth to the ninetieth of a hundred cases, where W_ih x
 is normalised by itself. In the tasks of `layernorm run swaps` embeddings, one-hot vectors and the outputs of other
-layers have 1.1 to 1.7, measured features 1.5 to 11 (docs/log/2026-11-26.md)."""
+layers have 1.1 to 1.7, measured features 1.5 to 11."""
 
 
 def findings_of_layer(calls: list[LayerCall], spreads: Spreads) -> list[Finding]:

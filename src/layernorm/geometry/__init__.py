@@ -4,9 +4,6 @@ Also section 3.1's stability: Lyapunov exponents, measured and predicted, and gr
 they go back.
 """
 
-from ._claims import CLAIMS as CLAIMS
-from ._claims import SPECTRUM as SPECTRUM
-from ._claims import Claim as Claim
 from ._curvature import CurvatureRatio as CurvatureRatio
 from ._curvature import StepAngles as StepAngles
 from ._curvature import curvature_ratio as curvature_ratio
@@ -16,6 +13,7 @@ from ._curvature import step_angles as step_angles
 from ._families import FAMILIES as FAMILIES
 from ._families import Family as Family
 from ._families import gaussian as gaussian
+from ._fisher import Model as Model
 from ._fisher import MonteCarlo as MonteCarlo
 from ._fisher import fisher as fisher
 from ._fisher import fisher_glm as fisher_glm
@@ -25,6 +23,7 @@ from ._fisher import fisher_vector_product as fisher_vector_product
 from ._fisher import kl as kl
 from ._fisher import quadratic_form as quadratic_form
 from ._invariance import CASE_RECENTRING as CASE_RECENTRING
+from ._invariance import INVARIANT_BELOW as INVARIANT_BELOW
 from ._invariance import TRANSFORMS as TRANSFORMS
 from ._invariance import Transform as Transform
 from ._invariance import Verdict as Verdict
@@ -34,9 +33,6 @@ from ._invariance import invariance_text as invariance_text
 from ._layers import normalized as normalized
 from ._layers import standard_layer as standard_layer
 from ._mean_field import predicted_exponent as predicted_exponent
-from ._measured import Data as Data
-from ._measured import Measured as Measured
-from ._measured import Series as Series
 from ._normalized import block_form_gap as block_form_gap
 from ._normalized import fisher_normalized as fisher_normalized
 from ._normalized import normalized_glm as normalized_glm

@@ -67,17 +67,19 @@ def _ask(name: str, words: list[str]) -> None:
 
 
 def _report(parsed: argparse.Namespace) -> None:
+    from ..report import summary
     from .report import runs_of_one_experiment, write_report
 
     for path in parsed.runs:
-        if not path.is_dir() and not (path.suffix == ".json" and path.is_file()):
-            raise RunError(f"{path} is not a folder; give run folders, a folder of them, or a summary (*.json)")
+        if not path.is_dir() and not (path.name.endswith(summary.ENDINGS) and path.is_file()):
+            kinds = "*.json or *.json.gz"
+            raise RunError(f"{path} is not a folder; give run folders, a folder of them, or a summary ({kinds})")
+    if parsed.summary is not None and not parsed.summary.name.endswith(summary.ENDINGS):
+        raise UsageError(f"--summary must end in {' or '.join(summary.ENDINGS)}, got {parsed.summary}")
     first = parsed.runs[0]
     alone = len(parsed.runs) == 1 and first.is_dir()
     write_report(parsed.runs, parsed.out or (first if alone else first.parent) / "report")
     if parsed.summary is not None:  # at the end, as the file may be among the runs
-        from ..report import summary
-
         summary.write_summary(parsed.summary, runs_of_one_experiment(parsed.runs)[1].runs)
 
 

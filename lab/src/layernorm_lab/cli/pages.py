@@ -101,7 +101,7 @@ def _report() -> Parser:
     parser.word("runs", "RUNS", "folders of runs, folders of these, summaries", nargs="+", type=Path)
     parser.option("--out", Path, "folder for the report (else RUNS/report)")
     parser.option(
-        "--summary", Path, "write a summary of the runs, from which 'layernorm claims' decides, to this JSON file"
+        "--summary", Path, "write a summary of the runs, from which 'layernorm claims' decides, to this file, *.json.gz"
     )
     return parser
 

@@ -15,9 +15,6 @@ from ..runs.folder import FoundRuns, Run, without_copies
 from ..runs.restore import configuration
 from .waiting import waiting
 
-SUMMARY = ".json"
-"""The ending of a summary's name."""
-
 
 def write_report(paths: list[Path], place: Path) -> None:
     """Writes the report on the runs under some folders, and prints its tables and where it is."""
@@ -46,10 +43,11 @@ def make_report(paths: list[Path]) -> Report:
 
 
 def runs_of_one_experiment(paths: list[Path]) -> tuple[Experiment, FoundRuns]:
-    """Finds the runs in some folders and summaries (`*.json`), which must be of one experiment, and that experiment."""
-    folders = [path for path in paths if path.suffix != SUMMARY]
+    """Finds the runs in some folders and summaries, which must be of one experiment, and that experiment."""
+    summaries = [path for path in paths if path.name.endswith(summary.ENDINGS)]
+    folders = [path for path in paths if path not in summaries]
     whole, notes = folder.find_runs(folders) if folders else FoundRuns([], [])
-    kept = [run for path in paths if path.suffix == SUMMARY for run in summary.read_summary(path)]
+    kept = [run for path in summaries for run in summary.read_summary(path)]
     whole, copies = without_copies([*whole, *kept])
     if copies:
         notes.append(f"skipped: runs of summaries that are also elsewhere ({len(copies)})")

@@ -1,4 +1,4 @@
-"""Some runs of one experiment as one small JSON file, from which verdicts can be computed after the runs are deleted.
+"""Some runs of one experiment as one small file, from which verdicts can be computed after the runs are deleted.
 
 A summary has the fields of `Run`, without checkpoints and tests; of the records it has a list of values for each
 metric. Nothing is thinned or rounded, so that verdicts from it are those from the runs. Every function that takes runs
@@ -7,6 +7,7 @@ also takes those that are read from a summary.
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,18 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
-from ..runs.files import read_json, write_atomic
+from ..runs.files import parse_values, read_content, write_atomic
 from ..runs.folder import ENVIRONMENT, RECORDS, RESULT, Environment, Run, checked_result
 from ..runs.records import Record, checked
 from ..runs.schema import Values, filled, sealed
+
+ENDINGS = (".json", ".json.gz")
+"""How the name of a summary ends."""
 
 FOLDERS = ("--out", "--data")
 """The options of commands that name folders of the machine."""
 
 
 def write_summary(path: Path, runs: Sequence[Run]) -> None:
-    """Writes the summary of some runs: configurations, environments, seeds, curves, results. Folders of the
-    machine are left out of the data's facts and of the commands."""
+    """Writes the summary of some runs: configurations, environments, seeds, curves, results. It is compressed if the
+    name ends in .gz, to about a fifth. Folders of the machine are left out of the data's facts and of the commands."""
     items = [
         {
             "name": run.path.name,
@@ -40,14 +44,15 @@ def write_summary(path: Path, runs: Sequence[Run]) -> None:
         for run in sorted(runs, key=lambda run: run.path.name)
     ]
     kept = sealed({"experiment": runs[0].experiment, "runs": items})
-    lines = ",\n".join(map(json.dumps, items))  # one line for each run, so that a diff shows which run changed
+    lines = ",\n".join(map(json.dumps, items))  # one line for each run, for those who read it
     head, end = (f'"{name}": {json.dumps(kept[name])}' for name in ("experiment", "sha256"))
-    write_atomic(path, f'{{{head}, "runs": [\n{lines}\n], {end}}}\n'.encode())
+    content = f'{{{head}, "runs": [\n{lines}\n], {end}}}\n'.encode()
+    write_atomic(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
 def read_summary(path: Path) -> list[Run]:
     """Reads the runs in a summary."""
-    kept = read_json(path, _ADVICE)
+    kept = parse_values(read_content(path), str(path), _ADVICE)
     if not {"experiment", "runs"} <= kept.keys():
         raise RunError(f"{path} is no summary of runs; layernorm report RUNS --summary FILE writes one")
     try:

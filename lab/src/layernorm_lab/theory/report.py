@@ -1,4 +1,4 @@
-"""Section 5 of the paper and its appendix as a report: measurements of all claims of `layernorm.geometry`."""
+"""Section 5 of the paper and its appendix as a report: measurements of all claims."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from ..data import digits
 from ..report.page import STYLES, Curve, Figure, Panel, Report, Style, Table
 from ..runs import environment
 from ..runs.files import write_json
+from .claims import CLAIMS, SPECTRUM, Claim
+from .measured import Data, Measured
 
 ABOUT = (
     "Normalisation makes a model's output invariant to re-scalings of its weights and inputs, and the metric of its "
@@ -27,22 +29,22 @@ CASES = 300  # of the digits, for the claims that need real data: a step of grad
 class Finding(NamedTuple):
     """A claim and its measurement."""
 
-    claim: geometry.Claim
-    measured: geometry.Measured
+    claim: Claim
+    measured: Measured
 
 
 def measure_claims(seed: int, spectrum: bool) -> list[Finding]:
     """Measures every claim, with one thread, as a second one would only wait for such small layers, and the spectrum of
     the large network on all threads."""
     cases = digits.load_digits().train[:CASES]
-    data = geometry.Data(cases.images.flatten(1) / 16, cases.labels)
+    data = Data(cases.images.flatten(1) / 16, cases.labels)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        findings = [Finding(claim, claim.measure(seed, data)) for claim in geometry.CLAIMS]
+        findings = [Finding(claim, claim.measure(seed, data)) for claim in CLAIMS]
     finally:
         torch.set_num_threads(threads)
-    return findings + ([Finding(geometry.SPECTRUM, geometry.SPECTRUM.measure(seed, data))] if spectrum else [])
+    return findings + ([Finding(SPECTRUM, SPECTRUM.measure(seed, data))] if spectrum else [])
 
 
 def not_as_documented(findings: Sequence[Finding]) -> list[str]:
@@ -86,7 +88,7 @@ def report_invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Re
     ]
     return Report(
         title="Table 1, measured",
-        claim=geometry.CLAIMS[0].statement,
+        claim=CLAIMS[0].statement,
         findings=[sentence],
         tables=[Table("Invariances", ["norm", "transform", "relative change", "measured", "paper"], rows)],
         start=environment.describe(),
@@ -129,7 +131,7 @@ def _sentence(number: int, item: Finding) -> str:
     )
 
 
-def _measured_table(measured: geometry.Measured) -> Table:
+def _measured_table(measured: Measured) -> Table:
     rows = [
         [
             cell if isinstance(cell, str) else f"{cell:{form}}"

@@ -209,7 +209,7 @@ def test_every_arm_has_a_name_of_its_own():
 
 def test_what_was_chosen_is_the_lowest_mean_regret_of_the_stored_runs():
     place = ROOT / "docs" / "results" / "swaps"
-    runs = [run for path in (place, place / "start") for run in read_summary(path / "summary.json")]
+    runs = [run for path in (place, place / "start") for run in read_summary(path / "summary.json.gz")]
     for what, choice in start.CHOICES.items():
         means = start.mean_regrets(choice, runs)
         assert means is not None, what
