@@ -6,7 +6,7 @@ CONSTRAINTS ?= constraints.txt
 TORCH ?= newest
 SETS ?= native   # instruction sets: native (the best one here and the baseline), all, or names with ; between them
 
-.PHONY: help docs test tests test-library test-lab test-all test-torch test-arm mca torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
+.PHONY: help docs test tests test-library test-lab test-all test-torch test-arm mca weight torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
 help:
 	@echo "make setup  .venv, with all that the tests and the other commands here need"
 	@echo "make test   lint, types and the tests"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-torch TORCH=2.15.0  the tests with another PyTorch, in an environment of its own"
 	@echo "make test-arm  the C++ library on Arm, under emulation on an x86 machine; PART=whole with the tests (hours)"
 	@echo "make mca    the kernels' loops through a model of processors, for sets whose machine is not at hand"
+	@echo "make weight the tree's lines by room, words, bytes and packages"
 	@echo "make torture MINUTES=10  attacks with cases drawn at random (docs/reliability.md)"
 	@echo "make torture CAMPAIGN='checkpoints races' CASES=100  so many cases of these; CAMPAIGN=races CASE=17  one again"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
@@ -88,6 +89,9 @@ test-arm:
 
 mca:
 	$(PYTHON) benchmarks/mca.py
+
+weight:
+	$(PYTHON) benchmarks/weight.py
 
 torture: setup
 	PYTHONPATH=tests:lab/tests $(BIN)/python -m torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CASES),--cases $(CASES)) \
