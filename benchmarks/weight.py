@@ -6,9 +6,10 @@ python benchmarks/weight.py
 from __future__ import annotations
 
 import subprocess
-import tomllib
 from collections import Counter
 from pathlib import Path
+
+import tomllib
 
 ROOT = Path(__file__).parents[1]
 CODE = {".py", ".cpp", ".h", ".txt", ".sh"}
@@ -54,7 +55,7 @@ def main() -> None:
     words = {path: len(path.read_text(encoding="utf-8").split()) for path in pages}
     docs = sum(count for path, count in words.items() if ROOT / "docs" in path.parents)
     print(f"words: {docs:,} in docs, {sum(words.values()) - docs:,} elsewhere")
-    kinds = Counter({suffix: 0 for suffix in (".png", ".gz")})
+    kinds: Counter[str] = Counter()
     for path in files:
         kinds[path.suffix] += path.stat().st_size
     named = ", ".join(f"{kind or 'without a name'} {size / 1e6:.1f}" for kind, size in kinds.most_common(6))
