@@ -45,7 +45,7 @@ def swept(epochs: int, jobs: int) -> float:
     """Returns the seconds of one command, in a new folder."""
     with tempfile.TemporaryDirectory() as folder:
         own = ["--epochs", str(epochs), "--jobs", str(jobs), "--out", folder]
-        command = [sys.executable, "-m", "layernorm", "run", "digits", *SWEEP, *SEEDS, *own]
+        command = [sys.executable, "-m", "layernorm_lab", "run", "digits", *SWEEP, *SEEDS, *own]
         start = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         return time.perf_counter() - start

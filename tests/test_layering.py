@@ -52,7 +52,6 @@ OTHERS = {
     "export": {"onnx", "onnx_ir", "onnxscript"},
     "sb3": {"sb3_contrib", "stable_baselines3", "gymnasium"},
     "torchrl": {"torchrl", "tensordict"},
-    "__main__": {"layernorm_lab"},
 }
 
 

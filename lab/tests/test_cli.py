@@ -489,8 +489,8 @@ def test_output_that_cannot_be_written_fails_with_one_line():
         assert (done.returncode, done.stderr) == (1, expected)
 
 
-def test_python_m_layernorm_is_the_command():
-    done = subprocess.run([sys.executable, "-m", "layernorm", "--version"], capture_output=True, text=True)
+def test_python_m_layernorm_lab_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "layernorm_lab", "--version"], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.startswith("layernorm ")
 

@@ -1,11 +1,7 @@
-"""`python -m layernorm doctor`, which the library has by itself. Every other command is the laboratory's."""
+"""`python -m layernorm doctor`. The laboratory's command is `layernorm`, or `python -m layernorm_lab`."""
 
-import importlib.util
 import sys
 
-if importlib.util.find_spec("layernorm_lab") is None:
-    from .doctor.command import main
-else:
-    from layernorm_lab.cli import main
+from .doctor.command import main
 
 sys.exit(main())

@@ -34,7 +34,7 @@ def server(tmp_path_factory):
     runs = write_drawing_runs(tmp_path_factory.mktemp("runs"))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "layernorm", "play", *map(str, runs), "--port", str(port)]
+    command = [sys.executable, "-m", "layernorm_lab", "play", *map(str, runs), "--port", str(port)]
     environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}  # NiceGUI looks for it
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout.readline() == f"open http://127.0.0.1:{port} in a browser; Ctrl-C ends\n"

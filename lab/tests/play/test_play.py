@@ -204,7 +204,7 @@ def test_pages_of_other_origins_are_refused():
     pytest.importorskip("nicegui")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "layernorm", "play", "--port", str(port)]
+    command = [sys.executable, "-m", "layernorm_lab", "play", "--port", str(port)]
 
     def connect():
         while True:  # it says that it is open a moment before it is

@@ -5,5 +5,5 @@
 - `comparison`: compares one engine with float64 on one problem. `timing`: compares its time with torch's.
 - `isolation`: runs a function in a process of its own, which may crash or hang.
 - `check`: runs all of these. `table`: the text that it prints.
-- `command`: `python -m layernorm doctor`, for those who have the library alone.
+- `command`: `python -m layernorm doctor`, which needs no laboratory.
 """
