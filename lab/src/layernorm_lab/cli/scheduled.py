@@ -132,7 +132,7 @@ def _executor(folder: Path, request: Request) -> submitit.AutoExecutor:
     try:
         executor = submitit.AutoExecutor(folder, cluster=request.settings.on, slurm_max_num_timeout=TIMES)
         executor.update_parameters(**asked)
-    except (RuntimeError, ValueError, NameError, TypeError) as error:
+    except (RuntimeError, ValueError, NameError, TypeError, AssertionError) as error:
         raise UsageError(f"--on {request.settings.on}: {' '.join(str(error).split())}") from error
     return executor
 
