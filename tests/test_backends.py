@@ -1,6 +1,7 @@
 """The choice of the engine."""
 
 import dataclasses
+import re
 import sys
 import threading
 import warnings
@@ -10,6 +11,7 @@ import torch
 
 import layernorm as ln
 from layernorm.backends import Entry
+from layernorm.engines.protocol import Kind, Support
 from layernorm.formula import Recurrence
 from support.processes import python
 
@@ -19,7 +21,7 @@ REFERENCE = Entry("layernorm.engines.reference", None)
 @pytest.fixture(autouse=True)
 def forget_choices():
     """What was chosen among other engines."""
-    caches = (ln.backends.first_that_covers, ln.backends.engine)
+    caches = (ln.backends.choose_for, ln.backends.engine)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -90,7 +92,7 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
 
     class Engine:
         FORMULA_FIELDS = frozenset[str]()
-        covers = staticmethod(lambda op, device, dtype, recurrence: dtype == torch.float32)
+        supports = staticmethod(lambda kind: Support(kind.dtype == torch.float32, f"{kind.dtype}"))
         normalize_saved = staticmethod(reference.normalize_saved)
 
         @staticmethod
@@ -113,7 +115,9 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
     assert calls == []
     with ln.backends.use("made-up"):
         y = ln.functional.layer_norm(x, (3,))
-        with pytest.raises(ln.backends.NoKernelError, match=r"has no kernel for normalize on cpu in torch\.float64"):
+        said = "on cpu in torch.float64: it computes no torch.float64; 'native' does"
+        others = said if "native" in ln.backends.available() else said.replace("native", "reference")
+        with pytest.raises(ln.backends.NoKernelError, match=re.escape(f"has no kernel for normalize {others}")):
             ln.functional.layer_norm(x.double(), (3,))
     y.sum().backward()  # on the engine of its forward
     assert calls == ["forward", "backward"]
@@ -131,7 +135,8 @@ def test_what_has_no_kernel_is_the_references(monkeypatch):
     unknown = dataclasses.replace(equations, formula=dataclasses.replace(formula, eps=0.5))
     monkeypatch.setattr(ln.backends.engine("native"), "FORMULA_FIELDS", frozenset())
     assert ln.backends.choose("recurrent", x, unknown).name == "reference"
-    with ln.backends.use("native"), pytest.raises(RuntimeError, match="no kernel for recurrent"):
+    said = "no kernel for recurrent on cpu in torch.float32: it computes no the formula's"
+    with ln.backends.use("native"), pytest.raises(RuntimeError, match=said):
         ln.backends.choose("recurrent", x, unknown)
 
 
@@ -156,8 +161,9 @@ def test_compile_keeps_the_choice_between_engines(monkeypatch, tmp_path):
     source = """
 from layernorm.engines.reference import *
 calls = []
-def covers(op, device, dtype, recurrence):
-    return (op, device) == ("recurrent", "cpu")
+from layernorm.engines.protocol import Support
+def supports(kind):
+    return Support((kind.op, kind.device.type) == ("recurrent", "cpu"))
 def recurrent_forward(*args):
     from layernorm.engines import reference
     calls.append(args[0].input.shape)
@@ -194,7 +200,7 @@ def test_engines_after_the_one_chosen_are_not_imported(monkeypatch, tmp_path):
 @pytest.mark.parametrize("op", ["normalize", "recurrent", "steps"])
 def test_tensors_on_a_gpu_are_computed_by_the_reference(op):
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-        assert ln.backends.preferred(op, "cuda", dtype) == "reference"
+        assert ln.backends.preferred(Kind(op, torch.device("cuda", 0), dtype)).name == "reference"
 
 
 def test_a_missing_engine_that_could_be_here_is_told_once(monkeypatch):

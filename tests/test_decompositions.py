@@ -177,7 +177,7 @@ def test_a_program_takes_any_number_of_steps(kind):
         assert_same(program(*args), model(*args), torch.float32)
     if kind == "mask":
         x, mask = given(T, B)
-        with pytest.raises(RuntimeError, match="each row's steps must come first in mask"):
+        with pytest.raises(RuntimeError, match="expected each row's steps to come first in mask"):
             program(x, ~mask)
 
 
@@ -209,9 +209,9 @@ def test_a_packed_sequence_is_refused():
     x, sizes = torch.zeros(4, I), torch.tensor([3, 1])
     module = ln.RNN(I, H)
     params = [module.get_parameter(f"{name}_l0") for name in module.recurrence.parameter_names]
-    masks = (None, None, [], None, None, None, sizes, [])
+    rest = (module.recurrence.encoded, [], None, None, None, None, None, False, sizes, [], False, None)
     recurrent = ln.decompositions()[torch.ops.layernorm.recurrent.default]
     with pytest.raises(
         ValueError, match="RNN: a PackedSequence has no plain operations; call the module with lengths="
     ):
-        recurrent(x, [torch.zeros(3, H)], params, *masks, module.recurrence.encode(), False, False, None)
+        recurrent(x, [torch.zeros(3, H)], params, *rest)

@@ -15,6 +15,7 @@ from layernorm.doctor import battery, check, command, comparison, installation, 
 from layernorm.doctor.battery import Norm, Recurrent
 from layernorm.doctor.comparison import Case, compare
 from layernorm.doctor.isolation import Failure, isolated
+from layernorm.engines.protocol import Support
 from layernorm.formula import PRESETS
 from support.processes import python
 from support.repository import ROOT
@@ -43,9 +44,9 @@ def tiny(monkeypatch):
     monkeypatch.setattr(check, "battery", lambda: TINY)
     monkeypatch.setattr(check, "few", lambda: TINY)
     monkeypatch.setattr(check, "relative_time", lambda row: 1.25)
-    ln.backends.first_that_covers.cache_clear()
+    ln.backends.choose_for.cache_clear()
     yield
-    ln.backends.first_that_covers.cache_clear()
+    ln.backends.choose_for.cache_clear()
 
 
 # --- What is installed ---
@@ -66,7 +67,8 @@ def test_versions_and_backends(capsys, monkeypatch):
 def test_what_runs_where(monkeypatch):
     """An engine that has only some types is named with them."""
     kinds = {torch.float64: "reference"}
-    monkeypatch.setattr("layernorm.backends.preferred", lambda op, device, dtype: kinds.get(dtype, "native"))
+    choice = lambda kind: ln.backends.Choice(kinds.get(kind.dtype, "native"), None)  # noqa: E731
+    monkeypatch.setattr("layernorm.backends.preferred", choice)
     lines = dict(installation.what_runs_where())
     assert lines["cpu recurrent"] == "native in float32, bfloat16, float16; reference in float64"
 
@@ -262,7 +264,7 @@ def test_a_compiler_that_is_wrong(tiny, capsys, monkeypatch):
             state, share = function(*tensors)
             return state, share._replace(dzx=-share.dzx)
 
-        return run if function.__name__.startswith("backward_steps") else function
+        return run if function.__name__.startswith("backward_chunk") else function
 
     monkeypatch.setattr("layernorm.engines.compiled._compile.through_compiler", compiled)
     assert command.main(["doctor", "--check"]) == 1
@@ -321,8 +323,8 @@ def test_the_equations_do_not_share_the_hand_derived_backward(monkeypatch):
 @native
 def test_what_has_no_kernel_is_not_counted(tiny, capsys, monkeypatch):
     engine = ln.backends.engine("native")
-    covers = engine.covers
-    monkeypatch.setattr(engine, "covers", lambda op, d, dtype, r: dtype != torch.bfloat16 and covers(op, d, dtype, r))
+    supports, no = engine.supports, Support(False, "torch.bfloat16")
+    monkeypatch.setattr(engine, "supports", lambda kind: no if kind.dtype == torch.bfloat16 else supports(kind))
     assert command.main(["doctor", "--check"]) == 0
     text = capsys.readouterr().out
     assert f"all {CASES - 2} cases are right" in text

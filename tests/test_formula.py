@@ -68,7 +68,7 @@ def test_encoding_is_its_own_inverse():
     for gates, span, cell, inside in fields:
         formula = ln.Formula(gates, span, cell, inside, eps=1e-3, eps_on="deviation", forget_bias=1.0)
         recurrence = Recurrence("LSTM", formula, "rms", bias=False, projected=True, gate_clip=10.0)
-        assert Recurrence.decode(recurrence.encode()) == recurrence
+        assert Recurrence.decode(recurrence.encoded) == recurrence
 
 
 @pytest.mark.parametrize(

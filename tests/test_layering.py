@@ -25,13 +25,13 @@ BELOW = {
     "backends": {"engines", "formula"},  # engines are imported by name, when they are used
     "functional": {"backends", "engines", "equations", "formula"},  # of engines/ the types of `protocol`
     "geometry": {"functional", "equations", "formula"},
-    "nn": {"functional", "formula"},
+    "nn": {"functional", "equations", "formula"},
     "interop": {"nn", "formula"},
     "sb3": {"convert", "nn", "formula"},
     "torchrl": {"nn"},
     "convert": {"nn", "functional", "backends", "equations", "formula"},
     "audit": {"convert", "nn", "equations"},
-    "export": {"nn", "functional", "formula"},
+    "export": {"nn", "functional", "equations", "formula"},
     "doctor": {"nn", "functional", "backends", "formula"},
     "__main__": {"doctor"},
     "__init__": {"backends", "functional", "geometry", "formula", "nn", "convert", "audit", "export", "interop"},

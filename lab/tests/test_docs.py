@@ -343,7 +343,7 @@ def called_in_order(stops, package):
     from layernorm.engines.native import _recurrent_plan
 
     lstm, x = ln.LSTM(28, 16), torch.randn(5, 3, 28)
-    ln.backends.first_that_covers.cache_clear()  # the first call of its kind
+    ln.backends.choose_for.cache_clear()  # the first call of its kind
     _recurrent_plan.forward_plan.cache_clear()
     before = sys.getprofile()
     sys.setprofile(note)

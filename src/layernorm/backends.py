@@ -23,7 +23,8 @@ from typing import NamedTuple, cast
 
 import torch
 
-from .engines.protocol import Engine
+from .engines.protocol import Engine, Support
+from .engines.protocol import Kind as Kind
 from .formula import CACHED, Recurrence, unknown
 
 
@@ -128,40 +129,60 @@ def use(name: str) -> Iterator[None]:
         _asked_for.set(before)
 
 
-def covers(name: str, op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None = None) -> bool:
-    """Says whether an engine that runs here has a kernel for an op, and knows the fields that its formula sets."""
+def supports(name: str, kind: Kind) -> Support:
+    """Says whether an engine that runs here computes a kind of call: it knows the fields that its formula sets, too."""
     module = engine(name)
-    knows = recurrence is None or recurrence.formula.changed <= module.FORMULA_FIELDS
-    return knows and module.covers(op, device, dtype, recurrence)
+    fields = frozenset() if kind.recurrence is None else kind.recurrence.formula.changed - module.FORMULA_FIELDS
+    return Support(False, f"the formula's {', '.join(sorted(fields))}") if fields else module.supports(kind)
 
 
-def choose(op: str, tensor: torch.Tensor, recurrence: Recurrence | None = None, backend: str | None = None) -> Choice:
-    """Chooses the engine for one call: ``backend``, or the one that `use` asks for, or the first that covers the call.
+def choose(
+    op: str,
+    tensor: torch.Tensor,
+    recurrence: Recurrence | None = None,
+    widths: tuple[int, ...] = (),
+    backend: str | None = None,
+) -> Choice:
+    """Chooses the engine for one call: ``backend``, or the one that `use` asks for, or the first that supports it.
 
-    The reference engine covers every call.
+    The reference engine supports every call.
     """
-    device = "cpu" if tensor.is_cpu else tensor.device.type  # `is_cpu` takes a tenth of the time of `device.type`
-    return first_that_covers(op, device, tensor.dtype, backend or asked_for(), recurrence)
+    if tensor.is_cpu:
+        return choose_for(op, CPU, tensor.dtype, backend or asked_for(), recurrence)
+    return choose_for(op, tensor.device, tensor.dtype, backend or asked_for(), recurrence, widths)
 
 
-def preferred(op: str, device: str, dtype: torch.dtype) -> str:
-    """Returns the engine that `choose` takes for tensors of this type and device where none is asked for."""
-    return first_that_covers(op, device, dtype, None, None).name
+CPU = torch.device("cpu")  # a tensor's `device` is a new object each time, and takes ten times as long as `is_cpu`
 
 
 @functools.lru_cache(CACHED)
-def first_that_covers(
-    op: str, device: str, dtype: torch.dtype, asked_for: str | None, recurrence: Recurrence | None
+def choose_for(
+    op: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    asked_for: str | None,
+    recurrence: Recurrence | None,
+    widths: tuple[int, ...] = (),
 ) -> Choice:
     """Chooses as `choose` does, by what its choice depends on.
 
     Raises:
-        NoKernelError: the engine that was asked for has no kernel for this.
+        NoKernelError: the engine that was asked for does not compute this.
     """
-    for name in (asked_for,) if asked_for else _engines_to_try(device):
-        if covers(name, op, device, dtype, recurrence):
+    kind = Kind(op, device, dtype, recurrence, widths)
+    for name in (asked_for,) if asked_for else _engines_to_try(device.type):
+        found = supports(name, kind)
+        if found.yes:
             return Choice(name, engine(name))
-    raise NoKernelError(f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}")
+    raise NoKernelError(
+        f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}: it computes no {found.reason}; "
+        f"{preferred(kind).name!r} does"
+    )
+
+
+def preferred(kind: Kind) -> Choice:
+    """Returns the engine that calls of this kind run on where none is asked for."""
+    return choose_for(kind.op, kind.device, kind.dtype, None, kind.recurrence, kind.widths)
 
 
 def asked_for_in_graph() -> str | None:

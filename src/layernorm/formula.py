@@ -13,7 +13,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Literal, NamedTuple
 
 Network = Literal["RNN", "LSTM", "GRU"]
@@ -246,7 +246,7 @@ class VectorTerms(NamedTuple):
     bias_c: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recurrence:
     """The equations of one layer in one direction: everything that determines them and is not a tensor.
 
@@ -275,20 +275,17 @@ class Recurrence:
     bfloat16_products: bool = False
     quantized: bool = False
 
-    @functools.cached_property
-    def _hash(self) -> int:
-        return hash(self.encode())
+    encoded: str = field(init=False, repr=False, compare=False)
+    """This recurrence as a string, for an op's schema. `decode` is the inverse."""
+
+    def __post_init__(self) -> None:
+        vars(self)["encoded"] = json.dumps({**vars(self), "formula": asdict(self.formula)}, separators=(",", ":"))
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash(self.encoded)
 
-    def __getstate__(self) -> dict[str, object]:
-        """Returns all but the hash, which would be wrong in another process."""
-        return {name: value for name, value in vars(self).items() if name != "_hash"}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state)
-        hash(self)  # now, because torch.compile cannot trace how it is kept
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recurrence) and self.encoded == other.encoded
 
     @functools.cached_property
     def parameter_names(self) -> tuple[str, ...]:
@@ -404,10 +401,6 @@ class Recurrence:
         if self.quantized:  # last, as `functional` and engines expect it
             shapes |= {f"{name}_scale": (units,) for name in QUANTIZED}
         return shapes
-
-    def encode(self) -> str:
-        """Writes this recurrence as a string, for an op's schema. `decode` is the inverse."""
-        return json.dumps(asdict(self), separators=(",", ":"))
 
     @staticmethod
     @functools.lru_cache(CACHED)

@@ -12,9 +12,10 @@ from torch._inductor.utils import run_and_get_code
 
 import layernorm as ln
 from layernorm.engines import reference
-from layernorm.equations.arguments import NormArguments, RecurrentArguments
+from layernorm.engines.protocol import Kind
+from layernorm.equations.arguments import NormArguments
 from layernorm.formula import PRESETS, Recurrence
-from support.formula_space import drawn, every_formula, with_changes
+from support.formula_space import arguments_of, drawn, every_formula, with_changes
 from support.processes import python
 from support.threads import threads
 
@@ -30,7 +31,7 @@ SHAPES = [(5, 3, 4, 6, 3), (2, 4, 3, 5, 5), (1, 3, 2, 1, 1), (0, 2, 3, 4, 2), (3
 def problem(recurrence, *sizes, reverse, lengths, reset):
     """Arguments in float64, and gradients of their results."""
     g = torch.Generator().manual_seed(0)
-    a = RecurrentArguments(*drawn(recurrence, *sizes, lengths, reset, g), recurrence, reverse)
+    a = arguments_of(drawn(recurrence, *sizes, lengths, reset, g), recurrence, reverse)
     T, B, P = *a.input.shape[:2], a.state[0].shape[1]
     return a, [torch.randn(size, dtype=torch.float64, generator=g) for size in ((T, B, P), *(s.shape for s in a.state))]
 
@@ -101,11 +102,10 @@ def test_what_happens_between_steps(network):
         close(both_ways(compiled, a, grads), both_ways(reference, a, grads))
 
 
-def test_batch_norm_is_the_references():
-    module, found, x = ln.RNN(3, 4, norm=ln.BatchNormOverTime(5)), [], torch.randn(5, 3, 3)
-    for engine in ("reference", "compiled"):
-        found.append(trained(module, x, engine))
-    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
+def test_batch_norm_is_refused_and_says_who_computes_it():
+    said = "no kernel for recurrent on cpu in torch.float32: it computes no norm='batch'; '(native|reference)' does"
+    with ln.backends.use("compiled"), pytest.raises(ln.backends.NoKernelError, match=said):
+        ln.RNN(3, 4, norm="batch")(torch.randn(5, 3, 3))
 
 
 def test_derivatives_that_the_reference_computes():
@@ -302,7 +302,10 @@ def test_without_pythons_headers_it_says_why():
     assert "no Python.h in /no/headers" in said
 
 
-def test_it_covers_what_inductor_has():
+def test_it_supports_what_inductor_has():
     for device, there in (("cpu", True), ("cuda", True), ("meta", False)):
-        assert compiled.covers("recurrent", device, torch.float32, None) is there
-    assert not compiled.covers("recurrent", "cpu", torch.int64, None)
+        assert compiled.supports(Kind("recurrent", torch.device(device), torch.float32)).yes is there
+    cpu = torch.device("cpu")
+    assert compiled.supports(Kind("recurrent", cpu, torch.int64)) == (False, "torch.int64")
+    int8 = Recurrence("LSTM", quantized=True)
+    assert compiled.supports(Kind("recurrent", cpu, torch.float32, int8)) == (False, "int8 weights")

@@ -199,7 +199,7 @@ def everything(model):
     ]
     parts = []
     for part in model.modules():
-        attributes = {k: v for k, v in vars(part).items() if not k.startswith("_") or k in ("_encoded", "_names")}
+        attributes = {k: v for k, v in vars(part).items() if not k.startswith("_") or k == "_names"}
         parts.append((attributes, list(vars(part)), list(part._forward_hooks), list(part._forward_pre_hooks)))
     return tensors, parts, torch.get_rng_state().tolist()
 

@@ -8,7 +8,7 @@ import torch
 
 from layernorm.engines import reference
 from layernorm.equations import batch_norm, sites
-from layernorm.equations.arguments import NormArguments, RecurrentArguments
+from layernorm.equations.arguments import NO_CHANGES, NormArguments, RecurrentArguments
 from layernorm.equations.norms import normalize_equations
 from layernorm.equations.recurrent import recurrent_equations
 from layernorm.formula import CHOICES, PLAIN, PRESETS, Formula, Recurrence
@@ -44,12 +44,13 @@ def setting(recurrence, lengths, reset):
 def compare(recurrence, reverse, lengths=True, reset=True, kind=0, **batch_norm):
     """``kind``: what happens between steps, as in `drawn_changes`."""
     x, state, params, *masks = setting(recurrence, lengths, reset)
-    a = with_changes(RecurrentArguments(x, state, params, *masks, recurrence, reverse), kind)._replace(**batch_norm)
+    a = RecurrentArguments(x, state, params, recurrence, NO_CHANGES, *masks, reverse)
+    a = with_changes(a, kind)._replace(**batch_norm)
     compare_call(a)
 
 
 def compare_call(a):
-    x, state, params, *_, recurrence, _ = a[:7]
+    x, state, params, recurrence = a[:4]
     restart = [r.requires_grad_() for r in a.changes.restart]
     n = 1 + len(state)
     outputs = recurrent_equations(a)[:n]  # without moments, which have no gradient
@@ -121,9 +122,9 @@ def test_batch_norm_of_a_packed_call_and_by_a_population(network, reverse):
     x, state, params, *_ = setting(recurrence, False, False)
     sizes = torch.tensor([3, 2, 2, 1, 1])
     packed = RecurrentArguments(
-        x.detach().flatten(0, 1)[:9].requires_grad_(), state, params, None, None, recurrence, reverse, batch_sizes=sizes
+        x.detach().flatten(0, 1)[:9].requires_grad_(), state, params, recurrence, reverse=reverse, batch_sizes=sizes
     )
-    for a in (packed, RecurrentArguments(x, state, params, None, None, recurrence, reverse)):
+    for a in (packed, RecurrentArguments(x, state, params, recurrence, reverse=reverse)):
         for population in ((), [torch.rand_like(m) + 0.1 for m in a.empty_moments()]):
             compare_call(a._replace(population=population))
 

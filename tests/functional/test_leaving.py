@@ -29,7 +29,7 @@ def only_the_reference(monkeypatch):
     calls = []
 
     def forget():
-        for cache in (ln.backends.first_that_covers, ln.backends.engine):
+        for cache in (ln.backends.choose_for, ln.backends.engine):
             cache.cache_clear()
 
     def lose_the_others():

@@ -116,27 +116,23 @@ def test_third_derivative():
 @pytest.mark.parametrize(("network", "backend"), ENGINES)
 def test_opcheck_recurrent(network, backend):
     p = parameters(network, "paper")
-    recurrence = Recurrence(network, resolve("paper", network)).encode()
+    recurrence = Recurrence(network, resolve("paper", network)).encoded
     state = [torch.randn(B, H, dtype=torch.float64, requires_grad=True) for _ in range(2 if network == "LSTM" else 1)]
     x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
-    lengths, reset, unchanged = (
-        torch.tensor([3, 1]),
-        torch.eye(T, B, dtype=torch.bool),
-        ([], None, None, None, None, []),
-    )
+    lengths, reset, unchanged = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool), ([], None, None, None)
     drop, share = torch.rand(B, H, dtype=torch.float64), torch.rand(T, B, H, dtype=torch.float64)
-    changes = [s.detach().clone().requires_grad_() for s in state], drop, share, None, None, []
-    for chosen, reverse, *rest in (
-        (backend, False, None, None, *unchanged),
-        (None, True, lengths, reset, *unchanged),
-        (backend, True, lengths, reset, *changes),
+    changes = [s.detach().clone().requires_grad_() for s in state], drop, share, None
+    for chosen, *rest in (
+        (backend, *unchanged, None, None, False),
+        (None, *unchanged, lengths, reset, True),
+        (backend, *changes, lengths, reset, True),
     ):
-        args = (x, state, list(p.values()), *rest, recurrence, reverse, False, chosen)
+        args = (x, state, list(p.values()), recurrence, *rest, None, [], False, chosen)
         torch.library.opcheck(torch.ops.layernorm.recurrent.default, args)
     state, params = [s.detach() for s in state], [q.detach() for q in p.values()]
     n = 1 + len(state)
     for steps in (T, 0):
-        args = (x.detach()[:steps], state, params, None, None, *unchanged, recurrence, False, False)
+        args = (x.detach()[:steps], state, params, recurrence, *unchanged, None, None, False, None, [], False)
         torch.library.opcheck(torch.ops.layernorm.recurrent_forward.default, (*args, backend))
         found = torch.ops.layernorm.recurrent_forward(*args, backend)
         args = (*args, found[n:], found[0], found[1:n], backend)
@@ -144,20 +140,21 @@ def test_opcheck_recurrent(network, backend):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15
-@pytest.mark.parametrize(("network", "backend"), ENGINES)
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("backend", [name for name in ln.backends.available() if name != "compiled"])
 def test_opcheck_batch_norm(network, backend):
     """With the moments of the batch, which are results, and with those that it is given."""
     recurrence = Recurrence(network, resolve("paper", network), norm="batch")
     draw = lambda *shape: torch.randn(*shape, dtype=torch.float64, requires_grad=True)  # noqa: E731
     x, state = draw(T, 3, I), [draw(3, H) for _ in recurrence.state_names]
     params = [draw(*shape) for shape in recurrence.parameter_shapes(I, H).values()]
-    lengths, unchanged = torch.tensor([3, 1, 2]), ([], None, None, None, None)
-    a = RecurrentArguments(x, state, params, None, None, recurrence, False)
+    lengths, unchanged = torch.tensor([3, 1, 2]), ([], None, None, None)
+    a = RecurrentArguments(x, state, params, recurrence)
     given = [torch.rand_like(m) for m in a.empty_moments()]
     for population, reverse, mask, count_padding in (([], False, lengths, True), (given, True, None, False)):
-        kind = (*unchanged, population, recurrence.encode(), reverse, count_padding)
-        torch.library.opcheck(torch.ops.layernorm.recurrent.default, (x, state, params, mask, None, *kind, backend))
-        args = (x.detach(), [s.detach() for s in state], [p.detach() for p in params], mask, None, *kind)
+        kind = (recurrence.encoded, *unchanged, mask, None, reverse, None, population, count_padding)
+        torch.library.opcheck(torch.ops.layernorm.recurrent.default, (x, state, params, *kind, backend))
+        args = (x.detach(), [s.detach() for s in state], [p.detach() for p in params], *kind)
         torch.library.opcheck(torch.ops.layernorm.recurrent_forward.default, (*args, backend))
         found, n = torch.ops.layernorm.recurrent_forward(*args, backend), 1 + len(state)
         args = (*args, found[n:], found[0], found[1:n], backend)

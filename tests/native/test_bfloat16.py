@@ -6,9 +6,8 @@ import torch
 from test_native_recurrent import both_ways
 
 import layernorm as ln
-from layernorm.equations.arguments import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
-from support.formula_space import drawn, every_formula
+from support.formula_space import arguments_of, drawn, every_formula
 from support.instruction_sets import EVERY_SET
 from support.threads import threads
 
@@ -115,7 +114,7 @@ def test_bits_do_not_depend_on_threads_or_on_other_rows(network):
         with threads(number):
             found.append([t for a in (arguments, few) for t in both_ways(native, a, recurrence, False)[0]])
     assert all(map(torch.equal, *found))
-    a = RecurrentArguments(*arguments, recurrence, False)
+    a = arguments_of(arguments, recurrence)
     poisoned = a.input.clone()
     poisoned[:, 1::2] = float("nan")
     found = [native.recurrent_forward(a._replace(input=given), False) for given in (a.input, poisoned)]

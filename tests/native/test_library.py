@@ -173,12 +173,10 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
     rows, shares = [torch.randn(B, H) for _ in state], [torch.rand(*lines, H) for _ in state]
     restart, kept = (rows, shares) if changed else ([], [])
     dropout, kept = torch.rand(B, H) if changed else None, [*kept, None, None][:2]
-    masks = lengths, reset, restart, dropout, *kept, sizes, []
-    found = torch.ops.layernorm.recurrent_forward(
-        torch.randn(*lines, I), state, params, *masks, r.encode(), False, False, "native"
-    )
+    rest = r.encoded, restart, dropout, *kept, lengths, reset, False, sizes, [], False
+    found = torch.ops.layernorm.recurrent_forward(torch.randn(*lines, I), state, params, *rest, "native")
     n = 1 + len(state)
-    tensors = [torch.randn(*lines, I), *state, *params, lengths, reset, *restart, dropout, *kept, sizes]
+    tensors = [torch.randn(*lines, I), *state, *params, *restart, dropout, *kept, lengths, reset, sizes]
     if backward:
         tensors += [*found[n:], *found[:n]]
     which %= len(tensors)
@@ -188,13 +186,13 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
     def call(tensors):
         rest = iter(tensors)
         take = lambda k: [next(rest) for _ in range(k)]  # noqa: E731
-        args = (next(rest), take(len(state)), take(len(params)), next(rest), next(rest))
-        args = (*args, take(len(restart)), next(rest), next(rest), next(rest), next(rest), [])
+        args = (next(rest), take(len(state)), take(len(params)), r.encoded, take(len(restart)), *take(5))
+        args = (*args, False, next(rest), [], False)
         if not backward:
-            return torch.ops.layernorm.recurrent_forward(*args, r.encode(), False, False, "native")
+            return torch.ops.layernorm.recurrent_forward(*args, "native")
         saved, grads = take(len(found) - n), take(n)
         arriving = (grads[0], grads[1:])
-        return torch.ops.layernorm.recurrent_backward(*args, r.encode(), False, False, saved, *arriving, "native")
+        return torch.ops.layernorm.recurrent_backward(*args, saved, *arriving, "native")
 
     spoilt = WRONG[how](tensors[which])
     same = spoilt.shape == tensors[which].shape and spoilt.dtype == tensors[which].dtype

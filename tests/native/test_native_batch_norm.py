@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layernorm as ln
-from layernorm.equations.arguments import NO_CHANGES
+from layernorm.equations.arguments import NO_CHANGES, RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
-from layernorm.functional import recurrent
+from layernorm.functional._recurrent import recurrent
 from support.formula_space import drawn, drawn_changes, every_formula, in_types
 from support.instruction_sets import WITH_BFLOAT16, rest_of, share_of
 from support.threads import threads
@@ -38,8 +38,8 @@ def results(engine, recurrence, arguments, reverse, population, count_padding, c
 
     def call(x, state, params, restart):
         with ln.backends.use(engine):
-            rest = lengths, reset, reverse, changes._replace(restart=restart), None, population, count_padding
-            return recurrent(x, state, params, recurrence.encode(), *rest)
+            rest = changes._replace(restart=restart), lengths, reset, reverse, None, population, count_padding
+            return recurrent(RecurrentArguments(x, state, params, recurrence, *rest))
 
     def named(output, final, moments):
         names = [f"{kind} of {gain}" for gain in recurrence.gain_names for kind in ("mean", "variance")]

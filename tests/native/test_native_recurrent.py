@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import layernorm as ln
 from layernorm.engines import reference
-from layernorm.equations.arguments import NO_CHANGES, RecurrentArguments
+from layernorm.equations.arguments import NO_CHANGES
 from layernorm.formula import PLAIN, PRESETS, Recurrence
-from support.formula_space import drawn, drawn_changes, every_formula, in_types
+from support.formula_space import arguments_of, drawn, drawn_changes, every_formula, in_types
 from support.instruction_sets import rest_of, share_of
 from support.threads import threads
 
@@ -25,7 +25,7 @@ TIMES, UNITS = 4.0, 8 * 2.0**-23
 def both_ways(engine, arguments, recurrence, reverse, grads=None, changes=NO_CHANGES):
     """Results and gradients, and the results of a call that saves nothing."""
     n = 1 + len(arguments[1])
-    a = RecurrentArguments(*arguments, recurrence, reverse, changes)
+    a = arguments_of(arguments, recurrence, reverse, changes)
     found = engine.recurrent_forward(a, True)
     grads = grads or [torch.ones_like(r) for r in found[:n]]
     back = engine.recurrent_backward(a, found[n:], grads[0], grads[1:])
@@ -37,7 +37,7 @@ def compare(recurrence, T, B, I, H, P, reverse, lengths, reset, kind=0):  # noqa
     arguments = drawn(recurrence, T, B, I, H, P, lengths, reset)
     changes = drawn_changes(recurrence, T, B, H, P, kind) if kind else NO_CHANGES
     g = torch.Generator().manual_seed(1)
-    results = reference.recurrent_forward(RecurrentArguments(*arguments, recurrence, reverse), False)
+    results = reference.recurrent_forward(arguments_of(arguments, recurrence, reverse), False)
     grads = [torch.randn(r.shape, dtype=r.dtype, generator=g) for r in results]
     expected, _ = both_ways(reference, arguments, recurrence, reverse, grads, changes)
     got, inference = both_ways(native, arguments, recurrence, reverse, grads, changes)
@@ -156,7 +156,7 @@ def test_bits_do_not_depend_on_threads_or_on_other_rows(network, kind):
     x = arguments[0]
     poisoned = x.clone()
     poisoned[:, 1::2] = float("nan")
-    a = RecurrentArguments(*arguments, recurrence, False, changes)
+    a = arguments_of(arguments, recurrence, changes=changes)
     found = [native.recurrent_forward(a._replace(input=given), False) for given in (x, poisoned)]
     assert torch.equal(found[0][0][:, ::2], found[1][0][:, ::2])
 

@@ -65,7 +65,7 @@ def arguments(change, dtype):
     cell = ln.LSTMCell(I, H, formula="tf1")
     tensors = [torch.randn(T, B, I), *(torch.randn(B, H) for _ in range(2)), *cell.parameters()]
     x, h, c, *params = [change(t.detach().to(dtype)) for t in tensors]
-    return RecurrentArguments(x, [h, c], params, None, None, cell.recurrence, False)
+    return RecurrentArguments(x, [h, c], params, cell.recurrence)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import layernorm as ln
+from layernorm.equations.arguments import RecurrentArguments, StateChanges
 from layernorm.formula import PLAIN, PRESETS, Recurrence
-from layernorm.functional import StateChanges, recurrent
-from layernorm.nn import _recurrent
+from layernorm.functional._recurrent import recurrent
+from layernorm.nn import _layers, _stepper
 from support import comparing, oracle
 from support.comparing import tensor
 from support.networks import ENGINES, NETWORKS, as_hx, flat
@@ -61,10 +62,9 @@ def test_everything_between_steps_is_the_slow_loop(network, name, norm, P, rever
     recurrence = Recurrence(network, f, norm or "layer", projected=P > 0)
     between = StateChanges(leaves[1 + n : 1 + 2 * n], tensor(dropout), tuple(map(tensor, kept)))
     with ln.backends.use(engine):
-        output, final, _ = recurrent(
-            leaves[0], leaves[1 : 1 + n], leaves[1 + 2 * n :], recurrence.encode(), torch.tensor(lengths),
-            tensor(reset), reverse, between,
-        )  # fmt: skip
+        state, params, masks = leaves[1 : 1 + n], leaves[1 + 2 * n :], (torch.tensor(lengths), tensor(reset))
+        a = RecurrentArguments(leaves[0], state, params, recurrence, between, *masks, reverse)
+        output, final, _ = recurrent(a)
         results = [output, *final]
         weights = [rng.normal(0, 1, r.shape) for r in results]
         gradients = torch.autograd.grad(
@@ -109,13 +109,13 @@ def arrays_of(module, k):
 
 def recorded(monkeypatch):
     """The `StateChanges`s of the calls to come."""
-    found, true = [], _recurrent.recurrent
+    found, true = [], _layers.recurrent
 
-    def wrapper(*arguments):
-        found.append(arguments[7])  # the `StateChanges`
-        return true(*arguments)
+    def wrapper(a):
+        found.append(a.changes)
+        return true(a)
 
-    monkeypatch.setattr(_recurrent, "recurrent", wrapper)
+    monkeypatch.setattr(_layers, "recurrent", wrapper)
     return found
 
 
@@ -240,7 +240,8 @@ def test_a_stepper_is_the_module(network, training, monkeypatch):
     def mask(share, rows, like):
         return torch.linspace(0, 2, rows[0] * rows[1], dtype=torch.float64).reshape(rows) * (share < 1)
 
-    monkeypatch.setattr(_recurrent, "drop_mask", mask)
+    for file in (_layers, _stepper):
+        monkeypatch.setattr(file, "drop_mask", mask)
     zoneout = 0.0 if training else (0.2, 0.6) if network == "LSTM" else 0.2
     more = {"recurrent_dropout": 0.3, "dropout": 0.4, "variational": True, "zoneout": zoneout}
     module = module_of(network, **more).train(training)

@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import layernorm as ln
-from layernorm.nn import _recurrent
+from layernorm.nn import _inputs, _layers
 from support.turns import one_in
 
 T, B, I, H = 7, 5, 3, 4  # noqa: E741
@@ -153,11 +153,11 @@ def test_uneven_lengths_are_computed_packed(network, batch_first, monkeypatch):
     x = torch.randn(100, 20, I, dtype=torch.float64)
     cuts = torch.rand(100, 20) < 0.1
     given = (x.transpose(0, 1).contiguous(), cuts.T) if batch_first else (x, cuts)
-    sizes, run = [], _recurrent.recurrent
-    monkeypatch.setattr(_recurrent, "recurrent", lambda *args: (sizes.append(args[8]), run(*args))[1])
+    sizes, run = [], _layers.recurrent
+    monkeypatch.setattr(_layers, "recurrent", lambda a: (sizes.append(a.batch_sizes), run(a))[1])
     found = []
     for least in (256, 10**9):
-        monkeypatch.setattr(_recurrent, "_WORTH_PACKING", least)
+        monkeypatch.setattr(_inputs, "_WORTH_PACKING", least)
         inputs = given[0].clone().requires_grad_()
         output, state = module(inputs, lengths=lengths, reset=given[1])
         gradients = torch.autograd.grad(sum(part.sum() for part in [output, *parts(state)]), [inputs])

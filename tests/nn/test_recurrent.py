@@ -402,7 +402,7 @@ def test_whole_modules_are_read_from_a_file_that_is_not_trusted(tmp_path):
         for module, expected in pairs:
             torch.testing.assert_close(module(x), expected)
             if hasattr(module, "recurrence"):
-                assert hash(module.recurrence) == hash(type(module.recurrence).decode(module.recurrence.encode()))
+                assert hash(module.recurrence) == hash(type(module.recurrence).decode(module.recurrence.encoded))
     """
     python(code, path)
 

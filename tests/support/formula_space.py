@@ -5,7 +5,7 @@ import itertools
 
 import torch
 
-from layernorm.equations.arguments import StateChanges
+from layernorm.equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
 from layernorm.formula import Formula, Recurrence
 
 FIELDS = [
@@ -59,6 +59,12 @@ def drawn(recurrence, T, B, I, H, P, lengths, reset, generator=None):  # noqa: E
         torch.rand(T, B, generator=generator) < 0.3 if reset else None,
     )
     return draw(T, B, I), state, params, *masks
+
+
+def arguments_of(drawn, recurrence, reverse=False, changes=NO_CHANGES):
+    """A call with what `drawn` returns."""
+    x, state, params, lengths, reset = drawn
+    return RecurrentArguments(x, state, params, recurrence, changes, lengths, reset, reverse)
 
 
 def drawn_changes(recurrence, T, B, H, P, kind, generator=None):

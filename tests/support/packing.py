@@ -23,7 +23,7 @@ def both_calls(recurrence, T, B, I, H, P, reverse, reset, kind=0, seed=0):  # no
     """The two calls, in float64, and the lengths. ``kind``: what happens between steps, as in `drawn_changes`."""
     x, state, params, _, cuts = drawn(recurrence, T, B, I, H, P, False, reset)
     changes, lengths = drawn_changes(recurrence, T, B, H, P, kind), lengths_of(T, B, seed)
-    padded = RecurrentArguments(x, state, params, torch.tensor(lengths), cuts, recurrence, reverse, changes)
+    padded = RecurrentArguments(x, state, params, recurrence, changes, torch.tensor(lengths), cuts, reverse)
     kept = [k if k is None else k[0] if k.numel() == 1 else take_lines(k, lengths) for k in changes.kept]
     packed = padded._replace(
         input=take_lines(x, lengths),

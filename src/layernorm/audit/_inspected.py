@@ -100,7 +100,7 @@ def _vectors_of_units(a: RecurrentArguments, x: Tensor) -> list[Vectors]:
     """Finds the vectors under batch norm, by the batch's own moments: a vector is a unit over the cases."""
     check_recurrent(a)
     variances = recurrent_equations(a)[1 + len(a.state) :][1::2]
-    enough = (count_rows(a.lines, a.lengths, a.batch_sizes, False) >= 2).to(x.device)
+    enough = (count_rows(a._replace(count_padding=False)) >= 2).to(x.device)
     resting = torch.zeros_like(enough)  # the steps before which the state is all 0
     resting[:1] = bool((a.state[0] == 0).all())
     nothing = {"input": (x == 0).flatten(1).all(1), "hidden": resting}

@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
 from ..formula import Formula
-from ..functional import describe
+from ..functional._networks import describe
 from ..nn._gains import GainInit, check_gain_init
 from ..nn._gru import GRU, GRUCell
 from ..nn._lstm import LSTM, LSTMCell

@@ -62,14 +62,12 @@ def _covering_methods(name: str, part: Recurrent | RecurrentCell, note: Callable
     """Makes the methods that take the place of a module's own."""
     make_stepper = part.stepper
 
-    def note_call(x: Tensor, state: Sequence[Tensor], suffix: str, *masks: Any) -> None:
-        lengths, reset, reverse, changes, batch_sizes = masks
-        params, r = part._parameters_of(suffix), part.recurrence
-        a = unpacked(RecurrentArguments(x, state, params, lengths, reset, r, reverse, changes, batch_sizes))
-        note(LayerCall(layer_name(name, part, suffix), part, suffix, a))
+    def note_call(a: RecurrentArguments, suffix: str) -> None:
+        note(LayerCall(layer_name(name, part, suffix), part, suffix, unpacked(a)))
 
     def note_step(suffix: str, x: Tensor, state: Sequence[Tensor], dropout: Tensor | None = None) -> None:
-        note_call(x[None], state, suffix, None, None, False, StateChanges(dropout=dropout), None)
+        changes = StateChanges(dropout=dropout)
+        note_call(RecurrentArguments(x[None], state, part._parameters_of(suffix), part.recurrence, changes), suffix)
 
     notes = [functools.partial(note_step, suffix) for suffix in part._suffixes]
     if isinstance(part, RecurrentCell):

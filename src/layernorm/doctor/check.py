@@ -58,7 +58,7 @@ def _engines_and_devices() -> list[tuple[str, str]]:
         (name, device)
         for name in backends.available()
         for device in devices
-        if backends.covers(name, "normalize", device, torch.float32)
+        if backends.supports(name, backends.Kind("normalize", torch.device(device), torch.float32)).yes
     ]
 
 

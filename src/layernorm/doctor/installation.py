@@ -97,7 +97,9 @@ def who_runs_what(device: str) -> list[tuple[str, str]]:
     types = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
     lines = []
     for label, op in (("norms", "normalize"), ("recurrent", "recurrent")):
-        engines = {type_name(dtype): backends.preferred(op, device, dtype) for dtype in types}
+        engines = {
+            type_name(dtype): backends.preferred(backends.Kind(op, torch.device(device), dtype)).name for dtype in types
+        }
         by_engine = {name: [t for t, engine in engines.items() if engine == name] for name in engines.values()}
         texts = [f"{name} in {', '.join(of)}" if len(by_engine) > 1 else name for name, of in by_engine.items()]
         lines.append((f"{device} {label}", "; ".join(texts)))

@@ -8,13 +8,41 @@ function computes is said in `layernorm.equations`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..equations.arguments import NormArguments, RecurrentArguments
 from ..formula import Recurrence
+
+
+class Kind(NamedTuple):
+    """A kind of call: what an engine's answer may depend on.
+
+    Attributes:
+        op: ``"normalize"``, ``"recurrent"`` or ``"steps"``.
+        device: where the tensors are.
+        dtype: the type of the input's numbers.
+        recurrence: the equations of a recurrent op.
+        widths: N of a norm, I, H, P of a recurrent op. Empty on the CPU, where kernels take every size.
+    """
+
+    op: str
+    device: torch.device
+    dtype: torch.dtype
+    recurrence: Recurrence | None = None
+    widths: tuple[int, ...] = ()
+
+
+class Support(NamedTuple):
+    """Whether an engine computes a kind of call, and if not, why."""
+
+    yes: bool
+    reason: str = ""
+
+
+YES = Support(True)
 
 
 class PreparedLayer(Protocol):
@@ -54,7 +82,7 @@ class BackwardPass(Protocol):
 
 
 class Engine(Protocol):
-    """A module with these functions. It may lack the functions of ops that it never covers.
+    """A module with these functions. It may lack the functions of ops that it never supports.
 
     The four functions that compute an op refuse arguments that do not fit each other.
 
@@ -64,11 +92,11 @@ class Engine(Protocol):
 
     FORMULA_FIELDS: frozenset[str]
 
-    def covers(self, op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-        """Says whether the engine has a kernel for an op on this type of device in this type of number.
+    def supports(self, kind: Kind) -> Support:
+        """Says whether the engine computes this kind of call. A reason ends "NAME computes no ..."."""
 
-        ``op`` is ``"normalize"``, ``"recurrent"`` or ``"steps"``. ``recurrence`` has the equations of a recurrent op.
-        """
+    def is_worth_it(self, kind: Kind) -> Support:
+        """Says whether it is faster than PyTorch's own kernels at what it supports: `accelerate` asks that."""
 
     def normalize_forward(self, a: NormArguments, residual: Tensor | None, save: bool) -> Sequence[Tensor]:
         """Returns [y]; with ``residual`` [y, input + residual], where y normalises the sum.

@@ -1,6 +1,4 @@
-"""The reference engine: the equations, and their backward by hand. It covers every call that no kernel covers."""
-
-import torch
+"""The reference engine: the equations, and their backward by hand. It computes every call that no kernel does."""
 
 from ..equations import FORMULA_FIELDS as FORMULA_FIELDS
 from ..equations.norms import normalize_backward as normalize_backward
@@ -10,9 +8,13 @@ from ..equations.recurrent import recurrent_backward as recurrent_backward
 from ..equations.recurrent import recurrent_forward as recurrent_forward
 from ..equations.recurrent import recurrent_saved as recurrent_saved
 from ..equations.steps import prepare as prepare
-from ..formula import Recurrence
+from .protocol import YES, Kind, Support
 
 
-def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-    """Covers every op, everywhere."""
-    return True
+def supports(kind: Kind) -> Support:
+    """Supports every op, everywhere."""
+    return YES
+
+
+def is_worth_it(kind: Kind) -> Support:
+    return Support(False, "plain operations take longer than PyTorch's kernels")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +48,11 @@ class NormArguments(NamedTuple):
         shape = self.normalized_shape
         N = shape[0] if len(shape) == 1 else math.prod(shape)
         return (self.input.numel() // N if N else math.prod(self.input.shape[: self.input.dim() - len(shape)])), N
+
+    @property
+    def widths(self) -> tuple[int]:
+        """N, whatever the number of rows."""
+        return self.sizes[1:]
 
     @property
     def differentiable(self) -> list[Tensor]:
@@ -99,11 +104,11 @@ class RecurrentArguments(NamedTuple):
         input: ``(T, B, I)``.
         state: the initial state: ``h (B, P)``, in an LSTM also ``c (B, H)``.
         params: in the order of ``recurrence.parameter_names``.
+        recurrence: the equations.
+        changes: what else happens to the state between steps.
         lengths: ``(B,)`` integers in 0..T, or None. Beyond its length a row keeps its state, and its output is 0.
         reset: ``(T, B)`` bool, or None. True cuts the row between t-1 and t; the step after the cut starts from zeros.
-        recurrence: the equations.
         reverse: whether the steps go from the last to the first; with ``lengths``, from the end of each row.
-        changes: what else happens to the state between steps.
         batch_sizes: ``(T,)`` int64 on the CPU, or None. Then the call is packed: rows come in the order of falling
             lengths, ``batch_sizes`` of them have a step at each time, and ``input`` has the steps that there are,
             ``(lines, I)``, those of the first time first. So have output and ``reset``, and there are no ``lengths``.
@@ -117,11 +122,11 @@ class RecurrentArguments(NamedTuple):
     input: Tensor
     state: Sequence[Tensor]
     params: Sequence[Tensor]
-    lengths: Tensor | None
-    reset: Tensor | None
     recurrence: Recurrence
-    reverse: bool
     changes: StateChanges = NO_CHANGES
+    lengths: Tensor | None = None
+    reset: Tensor | None = None
+    reverse: bool = False
     batch_sizes: Tensor | None = None
     population: Sequence[Tensor] = ()
     count_padding: bool = False
@@ -134,10 +139,15 @@ class RecurrentArguments(NamedTuple):
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
         """T, B, I, H, P."""
-        units, P = self.params[1].shape
         T = self.input.shape[0] if self.batch_sizes is None else self.batch_sizes.shape[0]
         B = self.input.shape[1] if self.batch_sizes is None else self.state[0].shape[0]
-        return T, B, self.input.shape[-1], units // GATES[self.recurrence.network], P
+        return T, B, *self.widths
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """I, H, P, whatever the number of rows and steps."""
+        units, P = self.params[1].shape
+        return self.input.shape[-1], units // GATES[self.recurrence.network], P
 
     @property
     def lines(self) -> torch.Size:
@@ -149,6 +159,42 @@ class RecurrentArguments(NamedTuple):
         """The tensors that have gradients: input, state, parameters and the state of restarts, in the order of
         `Engine.recurrent_backward`."""
         return [self.input, *self.state, *self.params, *self.changes.restart]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors that there are, in the order of the fields: first those that have gradients."""
+        input, state, params, _, changes, lengths, reset, _, batch_sizes, population, _ = self
+        tensors = [input, *state, *params]
+        if changes is not NO_CHANGES:
+            tensors += [*changes.restart, *[t for t in (changes.dropout, *changes.kept) if t is not None]]
+        if lengths is not None:
+            tensors.append(lengths)
+        if reset is not None:
+            tensors.append(reset)
+        if batch_sizes is not None:
+            tensors.append(batch_sizes)
+        return [*tensors, *population] if population else tensors
+
+    def with_tensors(self, tensors: Sequence[Any]) -> RecurrentArguments:
+        """Returns the same call with others in the place of its `tensors`."""
+        _, state, params, recurrence, changes, lengths, reset, reverse, batch_sizes, population, count_padding = self
+        n, end = 1 + len(state), 1 + len(state) + len(params)
+        if len(tensors) == end:
+            return RecurrentArguments(tensors[0], tensors[1:n], tensors[n:end], *self[3:])
+        take = iter(tensors[end:]).__next__
+        if changes is not NO_CHANGES:
+            restart, dropout, kept = changes
+            rows = [take() for _ in restart]
+            dropout = None if dropout is None else take()
+            changes = StateChanges(rows, dropout, [None if k is None else take() for k in kept])
+        lengths = None if lengths is None else take()
+        reset = None if reset is None else take()
+        batch_sizes = None if batch_sizes is None else take()
+        population = [take() for _ in population]
+        input, state, params = tensors[0], tensors[1:n], tensors[n:end]
+        return RecurrentArguments(
+            input, state, params, recurrence, changes, lengths, reset, reverse, batch_sizes, population, count_padding
+        )
 
     @property
     def finds_moments(self) -> bool:

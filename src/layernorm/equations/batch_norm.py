@@ -55,7 +55,7 @@ class BatchNorm:
         self.counted = schedule.active  # (T, B, 1) bool, which rows count; None: all that have a line
         if self.counted is not None and a.count_padding:  # beyond the longest row there is no step
             self.counted = self.counted.any(1, keepdim=True).expand_as(self.counted)
-        self.counts = count_rows(a.lines, a.lengths, a.batch_sizes, a.count_padding)
+        self.counts = count_rows(a)
         moments = made or a.population
         self.known = dict(zip(a.recurrence.gain_names, zip(moments[::2], moments[1::2], strict=True), strict=False))
         self.is_made = bool(made)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -105,7 +105,7 @@ def check_recurrent(a: RecurrentArguments) -> None:
         _check_row_count(a)
     if a.batch_sizes is not None and not torch.compiler.is_compiling():
         _check_batch_sizes(a, a.batch_sizes)
-    if a.lengths is not None and not a.lengths.is_meta:  # where there are no values
+    if a.lengths is not None:
         check_lengths(a.lengths, a.input.shape[0], torch.compiler.is_compiling())
 
 
@@ -118,22 +118,40 @@ def _check_row_count(a: RecurrentArguments) -> None:
     T, B = a.sizes[:2]
     if not T or not a.recurrence.gain_names:
         return
-    counted: int | Tensor = B if a.count_padding or a.lengths is None else (a.lengths > 0).sum()
     expected = "expected two training cases or more under batch norm when training"
-    if isinstance(counted, Tensor) and torch.compiler.is_compiling():
-        torch._assert_async(counted >= 2, expected)
-    elif not (isinstance(counted, Tensor) and counted.is_meta) and int(counted) < 2:
-        raise ValueError(f"{expected}, got {int(counted)}")
+    if a.count_padding or a.lengths is None:
+        if B < 2:
+            raise ValueError(f"{expected}, got {B}")
+        return
+    counted = (a.lengths > 0).sum()
+    check_values(counted >= 2, expected, lambda: int(counted), ValueError)
 
 
 def check_lengths(lengths: Tensor, T: int, in_graph: bool) -> None:
     """Checks the values of lengths, for `check_recurrent`. ``in_graph``: a graph is being made, which checks them."""
     lengths = (lengths if in_graph else unwrapped(lengths)).to(torch.int64)  # T may be too large for a narrow type
     fits = ((lengths >= 0) & (lengths <= T)).all()
-    if in_graph:  # a graph cannot branch on a value, but can raise an error when it runs
-        torch._assert_async(fits, "lengths must lie in 0..T, the time steps of the input")
-    elif not bool(fits):
-        raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
+    last = "T" if in_graph else T
+    check_values(fits, f"lengths must lie in 0..{last}, the time steps of the input", lengths.tolist, in_graph=in_graph)
+
+
+def check_values(
+    fits: Tensor,
+    expected: str,
+    got: Callable[[], object],
+    error: type[Exception] = RuntimeError,
+    in_graph: bool = False,
+) -> None:
+    """Checks what values a tensor has. ``fits`` is one bool, ``got`` is asked where it is false.
+
+    Raises:
+        ``error``: it is false. A compiled graph raises a RuntimeError when it runs, and a GPU one when it gets there,
+            which nothing waits for.
+    """
+    if in_graph or torch.compiler.is_compiling() or fits.is_cuda:
+        torch._assert_async(fits, expected)
+    elif not fits.is_meta and not bool(fits):  # meta tensors have no values
+        raise error(f"{expected}, got {got()}")
 
 
 def _check_batch_sizes(a: RecurrentArguments, sizes: Tensor) -> None:

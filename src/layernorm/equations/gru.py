@@ -37,7 +37,7 @@ class GRU:
     """The equations of one layer with its parameters, and their backward."""
 
     def __init__(self, p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> None:
-        self.p = p
+        self.p, self.recurrence = p, recurrence
         H = p["weight_hh"].shape[0] // 3
         self.sizes = (2 * H, H)
         self.rz = gate_sites(p, recurrence, batch_norm, 0, 2)

@@ -36,7 +36,7 @@ class GRUOverAll:
     """The equations of one layer with its parameters, and their backward."""
 
     def __init__(self, p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> None:
-        self.p, self.gates = p, gate_sites(p, recurrence, batch_norm)
+        self.p, self.recurrence, self.gates = p, recurrence, gate_sites(p, recurrence, batch_norm)
         self.split = recurrence.reset_multiplies == "hidden"
         self.forget_bias = recurrence.formula.forget_bias
         self.H = p["weight_hh"].shape[0] // 3

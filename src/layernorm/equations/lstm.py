@@ -85,7 +85,7 @@ class LSTM:
     """The equations of one layer with its parameters, and their backward."""
 
     def __init__(self, p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> None:
-        self.p, self.gates = p, gate_sites(p, recurrence, batch_norm)
+        self.p, self.recurrence, self.gates = p, recurrence, gate_sites(p, recurrence, batch_norm)
         self.cell = Site(recurrence.places.cell, p, recurrence, batch_norm)
         self.carry = recurrence.formula.cell == "carry"
         self.forget_bias = recurrence.formula.forget_bias

@@ -28,6 +28,7 @@ class Network(Protocol):
     """One layer in one direction: its equations with its parameters, and their backward by hand."""
 
     p: Parameters
+    recurrence: Recurrence
 
     def __init__(self, p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> None: ...
 

@@ -7,7 +7,8 @@ last, each row by itself, so that its first step is the row's own last. What ``l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -75,23 +76,32 @@ def scheduled_input(a: RecurrentArguments) -> tuple[Tensor, Schedule]:
     return (x if schedule.active is None else torch.where(schedule.active, x, 0.0)), schedule
 
 
-def _run_equations(a: RecurrentArguments) -> tuple[Tensor, Walk, Schedule, list[Tensor]]:
+TakeSteps = Callable[[Network, Tensor, State, Schedule, StateChanges], Walk]
+"""Takes all steps of a call, from W_ih x of all lines and the initial state: what an engine can give to the driver."""
+
+
+def forward_steps(network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges) -> Walk:
+    """Takes the steps one after the other (`TakeSteps`)."""
+    # Not `[t]` in each step: its backward makes a zero tensor of the whole sequence's size every time.
+    from_input = schedule.split(network.input_side(zx))
+
+    def step(t: int, old: State) -> State:
+        own = changes if schedule.sizes is None else changes.of_rows(schedule.sizes[t])
+        h = as_multiplied(own.apply_dropout(old[0]), network.recurrence)
+        return network.step(t, from_input[t], h @ network.p["weight_hh"].T, old)
+
+    return walk(step, state, len(from_input), schedule, changes)
+
+
+def _drive(a: RecurrentArguments, take_steps: TakeSteps) -> tuple[Tensor, Walk, Schedule, list[Tensor]]:
     """Returns the output, as long as the input, the states of all steps in their order, the schedule, and the moments
     that batch norm has found."""
     x, schedule = scheduled_input(a)
     p = parameters_by_name(a.params, a.recurrence, x.dtype)
     batch_norm = BatchNorm(a, schedule) if a.recurrence.norm == "batch" else None
     network = network_of(p, a.recurrence, batch_norm)
-    x = as_multiplied(x, a.recurrence)
-    # Not `[t]` in each step: its backward makes a zero tensor of the whole sequence's size every time.
-    from_input = schedule.split(network.input_side(x @ p["weight_ih"].T))
-
-    def step(t: int, old: State) -> State:
-        changes = a.changes if schedule.sizes is None else a.changes.of_rows(schedule.sizes[t])
-        h = as_multiplied(changes.apply_dropout(old[0]), a.recurrence)
-        return network.step(t, from_input[t], h @ p["weight_hh"].T, old)
-
-    states = walk(step, tuple(s.to(x.dtype) for s in a.state), a.sizes[0], schedule, shares_of_lines(a))
+    zx = as_multiplied(x, a.recurrence) @ p["weight_ih"].T
+    states = take_steps(network, zx, tuple(s.to(x.dtype) for s in a.state), schedule, shares_of_lines(a))
     output = stack_output(states.after, schedule, a).to(a.input.dtype)
     return output, states, schedule, [] if batch_norm is None else batch_norm.moments_found(a)
 
@@ -100,16 +110,16 @@ def _run_equations(a: RecurrentArguments) -> tuple[Tensor, Walk, Schedule, list[
 def recurrent_equations(a: RecurrentArguments) -> list[Tensor]:
     """Returns [output (T, B, P) or (lines, P), *final state], differentiable to any order, and the moments that batch
     norm has found, mean and variance (T, n) of each gain."""
-    output, states, _, moments = _run_equations(a)
+    output, states, _, moments = _drive(a, forward_steps)
     return [output, *(s.to(a.input.dtype) for s in states.final), *moments]
 
 
 @kernel
-def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
+def recurrent_forward(a: RecurrentArguments, save: bool, take_steps: TakeSteps = forward_steps) -> list[Tensor]:
     """Returns [output, *final state, *moments found], and with ``save`` the state before each step, as many as the
     input's."""
     check_recurrent(a)
-    output, states, schedule, moments = _run_equations(a)
+    output, states, schedule, moments = _drive(a, take_steps if math.prod(a.lines) else forward_steps)
     results = [output, *(s.to(a.input.dtype, copy=True) for s in states.final), *moments]
     if not save:
         return results
@@ -123,82 +133,6 @@ def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
     dtype = torch.promote_types(a.input.dtype, torch.float32)
     return [s.new_empty(*a.lines, s.shape[-1], dtype=dtype) for s in a.state]
-
-
-@kernel
-def recurrent_backward(
-    a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
-) -> list[Tensor]:
-    """Returns [d input, *d initial state, *d params, *d restart], by hand: only the state's gradient goes step by step.
-
-    ``saved``: the moments that the forward has found, and what it has saved. A gradient that is ``None`` is zero.
-    """
-    check_recurrent(a)
-    check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
-    if not len(saved[0]):
-        final = [torch.zeros_like(s) if g is None else g.clone() for s, g in zip(a.state, grad_state, strict=True)]
-        return [torch.zeros_like(a.input), *final, *map(torch.zeros_like, a.differentiable[1 + len(final) :])]
-    x, schedule = scheduled_input(a)
-    p = parameters_by_name(a.params, a.recurrence, x.dtype)
-    changes = shares_of_lines(a)
-    moments = saved[: len(saved) - len(a.state)]
-    before = starting_states([in_lines(s, a) for s in saved[len(moments) :]], schedule, changes)
-    zx, zh = x @ p["weight_ih"].T, schedule.apply_dropout(changes, before[0]) @ p["weight_hh"].T
-    batch_norm = BatchNorm(a, schedule, moments) if a.recurrence.norm == "batch" else None
-    network = network_of(p, a.recurrence, batch_norm)
-    grads = result_gradients(a, grad_output, grad_state)
-    ended_count = a.finds_moments and a.count_padding
-    d, contribution = backward_steps(network, zx, zh, before, *grads, schedule, changes, ended_count)
-    return argument_gradients(a, x, schedule, p["weight_ih"], d, [contribution])
-
-
-def starting_states(before: Sequence[Tensor], schedule: Schedule, changes: StateChanges = NO_CHANGES) -> State:
-    """Returns the states that the steps start from, of all lines: those before each step, after a cut the restart."""
-    if schedule.cut is None:
-        return tuple(before)
-    restart = changes.restart or [before[0].new_zeros(())] * len(before)
-    if schedule.sizes is not None and changes.restart:
-        restart = [torch.cat([r[:n] for n in schedule.sizes]) for r in restart]
-    return tuple(torch.where(schedule.cut, r.to(s.dtype), s) for r, s in zip(restart, before, strict=True))
-
-
-def result_gradients(
-    a: RecurrentArguments, grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
-) -> tuple[Tensor, State]:
-    """Returns the gradients of output and final state in float32 or wider, the output's in the order of the steps."""
-    compute_type = torch.promote_types(a.input.dtype, torch.float32)
-    dy = a.input.new_zeros(*a.lines, a.sizes[4]) if grad_output is None else reorder_steps(grad_output, a)
-    d = (torch.zeros_like(s) if g is None else g for s, g in zip(a.state, grad_state, strict=True))
-    return in_lines(dy, a).to(compute_type), tuple(g.to(compute_type) for g in d)
-
-
-def argument_gradients(
-    a: RecurrentArguments, x: Tensor, schedule: Schedule, weight_ih: Tensor, d: State, parts: Sequence[Contribution]
-) -> list[Tensor]:
-    """Returns the gradients of ``a.differentiable``, from that of the initial state and all contributions."""
-    dx = (concatenate([part.dzx.flatten(0, 1) for part in parts]) @ weight_ih).view(a.input.shape)
-    dx = dx if schedule.active is None else torch.where(schedule.active, dx, 0.0)
-    d_params = parameter_gradients(x, parts)
-    grads = [reorder_steps(dx, a), *d, *(d_params[name] for name in a.recurrence.parameter_names)]
-    grads += [torch.stack(restart).sum(0) for restart in zip(*(part.restart for part in parts), strict=True)]
-    return [g.to(t.dtype) for g, t in zip(grads, a.differentiable, strict=True)]
-
-
-def forward_steps(
-    network: Network,
-    zx: Sequence[Tensor],
-    state: State,
-    schedule: Schedule = EVERY_ROW,
-    changes: StateChanges = NO_CHANGES,
-) -> tuple[list[State], list[Tensor]]:
-    """Takes steps from W_ih x of each, [B, G*H]. Returns the state after each, and W_hh h of each, [B, G*H]."""
-    zh: list[Tensor] = []
-
-    def step(t: int, old: State) -> State:
-        zh.append(changes.apply_dropout(old[0]) @ network.p["weight_hh"].T)
-        return network.step(t, network.input_side(zx[t]), zh[t], old)
-
-    return walk(step, state, len(zx), schedule, changes).after, zh
 
 
 class Contribution(NamedTuple):
@@ -273,16 +207,83 @@ def _sum(*terms: Tensor | None) -> Tensor:
     return sum(others, first)
 
 
-def parameter_gradients(x: Tensor, parts: Sequence[Contribution]) -> Parameters:
-    """Computes the gradients of the parameters by name; those of the weights are single products over all steps."""
-    factors = {"weight_ih": (concatenate([part.dzx.flatten(0, 1) for part in parts]), x.flatten(0, 1))}
+@kernel
+def recurrent_backward(
+    a: RecurrentArguments,
+    saved: Sequence[Tensor],
+    grad_output: Tensor | None,
+    grad_state: Sequence[Tensor | None],
+    take_steps_back: Callable[..., tuple[State, Contribution]] = backward_steps,
+) -> list[Tensor]:
+    """Returns [d input, *d initial state, *d params, *d restart], by hand: only the state's gradient goes step by step.
+
+    ``saved``: the moments that the forward has found, and what it has saved. A gradient that is ``None`` is zero.
+    """
+    check_recurrent(a)
+    check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
+    if not len(saved[0]):
+        final = [torch.zeros_like(s) if g is None else g.clone() for s, g in zip(a.state, grad_state, strict=True)]
+        return [torch.zeros_like(a.input), *final, *map(torch.zeros_like, a.differentiable[1 + len(final) :])]
+    x, schedule = scheduled_input(a)
+    p = parameters_by_name(a.params, a.recurrence, x.dtype)
+    changes = shares_of_lines(a)
+    moments = saved[: len(saved) - len(a.state)]
+    before = starting_states([in_lines(s, a) for s in saved[len(moments) :]], schedule, changes)
+    zx, zh = x @ p["weight_ih"].T, schedule.apply_dropout(changes, before[0]) @ p["weight_hh"].T
+    batch_norm = BatchNorm(a, schedule, moments) if a.recurrence.norm == "batch" else None
+    network = network_of(p, a.recurrence, batch_norm)
+    grads = result_gradients(a, grad_output, grad_state)
+    more = (True,) if a.finds_moments and a.count_padding else ()
+    d, contribution = take_steps_back(network, zx, zh, before, *grads, schedule, changes, *more)
+    return argument_gradients(a, x, schedule, p["weight_ih"], d, contribution)
+
+
+def starting_states(before: Sequence[Tensor], schedule: Schedule, changes: StateChanges = NO_CHANGES) -> State:
+    """Returns the states that the steps start from, of all lines: those before each step, after a cut the restart."""
+    if schedule.cut is None:
+        return tuple(before)
+    restart = changes.restart or [before[0].new_zeros(())] * len(before)
+    if schedule.sizes is not None and changes.restart:
+        restart = [torch.cat([r[:n] for n in schedule.sizes]) for r in restart]
+    return tuple(torch.where(schedule.cut, r.to(s.dtype), s) for r, s in zip(restart, before, strict=True))
+
+
+def result_gradients(
+    a: RecurrentArguments, grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
+) -> tuple[Tensor, State]:
+    """Returns the gradients of output and final state in float32 or wider, the output's in the order of the steps."""
+    compute_type = torch.promote_types(a.input.dtype, torch.float32)
+    dy = a.input.new_zeros(*a.lines, a.sizes[4]) if grad_output is None else reorder_steps(grad_output, a)
+    d = (torch.zeros_like(s) if g is None else g for s, g in zip(a.state, grad_state, strict=True))
+    return in_lines(dy, a).to(compute_type), tuple(g.to(compute_type) for g in d)
+
+
+def argument_gradients(
+    a: RecurrentArguments, x: Tensor, schedule: Schedule, weight_ih: Tensor, d: State, of_steps: Contribution
+) -> list[Tensor]:
+    """Returns the gradients of ``a.differentiable``, from that of the initial state and what the steps contribute."""
+    dx = (of_steps.dzx.flatten(0, -2) @ weight_ih).view(a.input.shape)
+    dx = dx if schedule.active is None else torch.where(schedule.active, dx, 0.0)
+    d_params = parameter_gradients(x, of_steps)
+    grads = [reorder_steps(dx, a), *d, *(d_params[name] for name in a.recurrence.parameter_names), *of_steps.restart]
+    return [g.to(t.dtype) for g, t in zip(grads, a.differentiable, strict=True)]
+
+
+def joined(parts: Sequence[Contribution]) -> Contribution:
+    """Puts together what several runs of steps contribute, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    dzx = torch.cat([part.dzx.flatten(0, -2) for part in parts])
+    factors = {}
     for name in parts[0].factors:
-        d, z = zip(*([factor.flatten(0, 1) for factor in part.factors[name]] for part in parts), strict=True)
-        factors[name] = concatenate(d), concatenate(z)
-    vectors = {name: concatenate([part.vectors[name][None] for part in parts]).sum(0) for name in parts[0].vectors}
-    return {name: d.T @ z for name, (d, z) in factors.items()} | vectors
+        d, z = zip(*([factor.flatten(0, -2) for factor in part.factors[name]] for part in parts), strict=True)
+        factors[name] = torch.cat(d), torch.cat(z)
+    vectors = {name: torch.stack([part.vectors[name] for part in parts]).sum(0) for name in parts[0].vectors}
+    restart = tuple(torch.stack(rows).sum(0) for rows in zip(*(part.restart for part in parts), strict=True))
+    return Contribution(dzx, factors, vectors, restart)
 
 
-def concatenate(parts: Sequence[Tensor]) -> Tensor:
-    """Puts the parts one behind the other along the first dimension."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+def parameter_gradients(x: Tensor, of_steps: Contribution) -> Parameters:
+    """Computes the gradients of the parameters by name; those of the weights are single products over all steps."""
+    factors = {"weight_ih": (of_steps.dzx, x)} | of_steps.factors
+    return {name: d.flatten(0, -2).T @ z.flatten(0, -2) for name, (d, z) in factors.items()} | of_steps.vectors

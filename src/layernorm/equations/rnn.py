@@ -26,7 +26,7 @@ class RNN:
     """The equations of one layer with its parameters, and their backward."""
 
     def __init__(self, p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> None:
-        self.p, self.gates = p, gate_sites(p, recurrence, batch_norm)
+        self.p, self.recurrence, self.gates = p, recurrence, gate_sites(p, recurrence, batch_norm)
         self.relu = recurrence.nonlinearity == "relu"
 
     def input_side(self, zx: Tensor) -> Tensor:

@@ -69,20 +69,18 @@ def lines_of(batch_sizes: Tensor, lines: int) -> tuple[Tensor, Tensor]:
     return times, torch.arange(lines, device=batch_sizes.device) - (batch_sizes.cumsum(0) - batch_sizes)[times]
 
 
-def count_rows(lines: Sequence[int], lengths: Tensor | None, batch_sizes: Tensor | None, count_padding: bool) -> Tensor:
+def count_rows(a: RecurrentArguments) -> Tensor:
     """Returns how many rows count in batch norm's moments at each step, (T,).
 
-    ``lines`` and the others are those of `RecurrentArguments`. With ``count_padding`` all rows count, up to the last
-    step of any.
+    With ``count_padding`` all rows count, up to the last step of any.
     """
-    if batch_sizes is not None:
-        sizes = unwrapped(batch_sizes)
-        return sizes[:1].expand(len(sizes)) if count_padding else sizes
-    T, B = lines
-    if lengths is None:
+    if a.batch_sizes is not None:
+        return unwrapped(a.batch_sizes)
+    T, B = a.lines
+    if a.lengths is None:
         return torch.full((T,), B, device="cpu")
-    active = torch.arange(T, device=lengths.device)[:, None] < lengths
-    return torch.where(active.any(1), B, 0) if count_padding else active.sum(1)
+    active = torch.arange(T, device=a.lengths.device)[:, None] < a.lengths
+    return torch.where(active.any(1), B, 0) if a.count_padding else active.sum(1)
 
 
 def _own_lines(batch_sizes: Tensor, lines: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..formula import Recurrence
 from .arguments import StateChanges
 from .dispatch import kernel
-from .recurrent import Contribution, backward_steps, forward_steps, network_of, parameter_gradients, parameters_by_name
+from .recurrent import Contribution, backward_steps, joined, network_of, parameter_gradients, parameters_by_name
 from .schedule import State
 
 
@@ -37,9 +37,9 @@ class SteppedLayer:
         return SteppedBackwardPass(self)
 
     def take_step(self, zx: Tensor, state: State, changes: StateChanges) -> tuple[State, Tensor]:
-        """Takes one step by `forward_steps`, from (B, G*H) and the state before it: the state after it, and W_hh h."""
-        (after,), (zh,) = forward_steps(self.network, [zx], state, changes=changes)
-        return after, zh
+        """Takes one step from (B, G*H) and the state before it: the state after it, and W_hh h."""
+        zh = changes.apply_dropout(state[0]) @ self.p["weight_hh"].T
+        return self.network.step(0, self.network.input_side(zx), zh, state), zh
 
     def take_step_back(
         self, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, changes: StateChanges
@@ -78,7 +78,7 @@ class SteppedBackwardPass:
 
     @kernel
     def gradients(self) -> list[Tensor]:
-        grads = parameter_gradients(torch.cat(self.inputs), self.contributions)
+        grads = parameter_gradients(torch.cat(self.inputs), joined(self.contributions))
         return [grads[name].to(self.layer.dtype) for name in self.layer.recurrence.parameter_names]
 
 

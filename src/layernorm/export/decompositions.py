@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..functional import NORMALIZE, RECURRENT
+from ..functional._norms import NORMALIZE
+from ..functional._recurrent import RECURRENT
 
 
 def decompositions() -> dict[Any, Callable[..., list[Tensor]]]:

@@ -21,7 +21,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
+from ..equations.arguments import StateChanges
 from ..formula import GATES, PLAIN, Formula, Place, Recurrence
+from ..functional._recurrent import RECURRENT
 
 try:
     import onnx_ir as ir
@@ -286,44 +288,33 @@ class Layer:
         return [n("Add", n("Mul", n("Sub", 1.0, z), n("Tanh", a)), n("Mul", z, state[0]))]
 
 
-def _recurrent(
-    input, state, params, lengths, reset, restart, dropout, kept_h, kept_c, batch_sizes, population, recurrence,
-    reverse, count_padding, backend,
-):  # fmt: skip
-    n, nodes = _new_nodes(input)
-    equations = Recurrence.decode(recurrence)
-    changes = Changes(
-        [n.cast(r) for r in restart],
-        None if dropout is None else n.cast(dropout),
-        [k if k is None else _one_share(n, k) for k in (kept_h, kept_c)[: len(state)]],
-    )
-    if equations.quantized:
-        raise ValueError(f"{equations.network}: a quantized network cannot be exported to ONNX; export it before")
-    if batch_sizes is not None:
-        raise ValueError(f"{equations.network}: a PackedSequence cannot be exported to ONNX; call it with lengths=")
-    if equations.norm == "batch" and equations.gain_names and not population:
-        raise ValueError(f"{equations.network}: batch norm in training cannot be exported to ONNX; call eval() on it")
-    x, initial, weights = n.cast(input), [n.cast(s) for s in state], [n.cast(p) for p in params]
-    if x is not input:  # ONNX Runtime 1.31 fuses Transpose, Cast and MatMul and crashes; so they are not in a row
+def _recurrent(*flat):
+    a, _ = RECURRENT.engine_arguments(flat)
+    n, nodes = _new_nodes(a.input)
+    network, changes = a.recurrence.network, a.changes
+    kept: Any = [k if k is None else _one_share(n, k) for k in changes.kept]
+    if a.recurrence.quantized:
+        raise ValueError(f"{network}: a quantized network cannot be exported to ONNX; export it before")
+    if a.batch_sizes is not None:
+        raise ValueError(f"{network}: a PackedSequence cannot be exported to ONNX; call it with lengths=")
+    if a.finds_moments and a.recurrence.gain_names:
+        raise ValueError(f"{network}: batch norm in training cannot be exported to ONNX; call eval() on it")
+    x, dtype = n.cast(a.input), a.input.dtype
+    if x is not a.input:  # ONNX Runtime 1.31 fuses Transpose, Cast and MatMul and crashes; so they are not in a row
         x = n("Sum", x)
-    unchanged = reset is None and changes.dropout is None and not any(changes.kept)
-    has_operator = equations.formula == PLAIN and not equations.projected and unchanged
+    restart: Any
+    state, params, restart = ([n.cast(t) for t in tensors] for tensors in (a.state, a.params, changes.restart))
+    dropout: Any = None if changes.dropout is None else n.cast(changes.dropout)
+    a = a._replace(input=x, state=state, params=params, changes=StateChanges(restart, dropout, kept))
+    unchanged = a.reset is None and dropout is None and not any(kept)
+    has_operator = a.recurrence.formula == PLAIN and not a.recurrence.projected and unchanged
     if has_operator and n.dtype == ir.DataType.FLOAT:  # ONNX Runtime has them in no wider type
-        outputs = _onnx_op(n, x, initial, weights, lengths, equations, reverse)
+        outputs = _onnx_op(n, a)
     else:
-        moments = _moments_of_times(n, x, [n.cast(m) for m in population], lengths, reverse)
-        outputs = _scan(n, x, initial, weights, moments, lengths, reset, changes, equations, reverse)
-    outputs = [n.round(value, input.dtype) for value in outputs]
+        outputs = _scan(n, a, _moments_of_times(n, x, [n.cast(m) for m in a.population], a.lengths, a.reverse))
+    outputs = [n.round(value, dtype) for value in outputs]
     nodes.extend(n.tape.nodes)
     return outputs
-
-
-class Changes(NamedTuple):
-    """What else happens to the state between steps, as in `layernorm.equations.arguments.StateChanges`."""
-
-    restart: Values
-    dropout: ir.Value | None
-    kept: list[ir.Value | None]  # one number each
 
 
 def _one_share(n: Nodes, kept: ir.Value) -> ir.Value:
@@ -337,25 +328,16 @@ def _one_share(n: Nodes, kept: ir.Value) -> ir.Value:
     return cast(ir.Value, n("Squeeze", n.cast(kept), [0]))
 
 
-def _scan(
-    n: Nodes,
-    x: ir.Value,
-    initial: Values,
-    params: Values,
-    moments: Values,
-    lengths: Any,
-    reset: Any,
-    changes: Changes,
-    r: Recurrence,
-    reverse: bool,
-) -> Values:
+def _scan(n: Nodes, a: Any, moments: Values) -> Values:
     """Returns [output, *final state] by a ``Scan`` over the steps, in the reverse direction from the last to the first.
 
-    With ``lengths`` a row keeps its state after its end, and in the reverse direction before its start.
+    With ``lengths`` a row keeps its state after its end, and in the reverse direction before its start. ``a`` are the
+    arguments, of values instead of tensors.
     """
-    layer = Layer(n, r, params, moments)
+    x, initial, r, changes, reverse = a.input, a.state, a.recurrence, a.changes, a.reverse
+    layer = Layer(n, r, a.params, moments)
     from_input = layer.summed_inputs(n, layer.input, x, "weight_ih")
-    active, cut = _masks(n, x, lengths, reset, reverse)
+    active, cut = _masks(n, x, a.lengths, a.reset, reverse)
     masks = [mask for mask in (active, cut) if mask is not None]
 
     b = Nodes(n.dtype, n.opset, n)
@@ -442,11 +424,9 @@ ORDER = {"RNN": (0,), "LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
 """The order of ONNX's gates among torch's."""
 
 
-def _onnx_op(
-    n: Nodes, x: ir.Value, initial: Values, params: Values, lengths: Any, r: Recurrence, reverse: bool
-) -> Values:
+def _onnx_op(n: Nodes, a: Any) -> Values:
     """Returns [output, *final state] by ONNX's own operator."""
-    p = dict(zip(r.parameter_names, params, strict=True))
+    r, p = a.recurrence, dict(zip(a.recurrence.parameter_names, a.params, strict=True))
     H = _units(p) // GATES[r.network]
 
     units = [k * H + unit for k in ORDER[r.network] for unit in range(H)]
@@ -458,16 +438,16 @@ def _onnx_op(
     B = None
     if r.bias:
         B = n("Unsqueeze", n("Concat", ordered("bias_ih"), ordered("bias_hh"), axis=0), [0])
-    steps = None if lengths is None else n.cast(lengths, ir.DataType.INT32)
-    attributes: dict[str, Any] = {"hidden_size": H, "direction": "reverse" if reverse else "forward"}
+    steps = None if a.lengths is None else n.cast(a.lengths, ir.DataType.INT32)
+    attributes: dict[str, Any] = {"hidden_size": H, "direction": "reverse" if a.reverse else "forward"}
     if r.network == "RNN":
         attributes["activations"] = [r.nonlinearity.capitalize()]
     if r.network == "GRU":
         attributes["linear_before_reset"] = 1
-    state = [n("Unsqueeze", s, [0]) for s in initial]
-    output, *final = n(r.network, x, W, R, B, steps, *state, outputs=1 + len(state), **attributes)
+    state = [n("Unsqueeze", s, [0]) for s in a.state]
+    output, *final = n(r.network, a.input, W, R, B, steps, *state, outputs=1 + len(state), **attributes)
     final = [n("Squeeze", s, [0]) for s in final]
     if steps is not None:  # for a row without a step ONNX Runtime returns zeros, not the initial state
         empty = n("Unsqueeze", n("Equal", steps, n("Cast", [0], to=int(ir.DataType.INT32))), [-1])
-        final = [n("Where", empty, before, after) for before, after in zip(initial, final, strict=True)]
+        final = [n("Where", empty, before, after) for before, after in zip(a.state, final, strict=True)]
     return [n("Squeeze", output, [1]), *final]

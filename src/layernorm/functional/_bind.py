@@ -127,9 +127,11 @@ class Op(abc.ABC):
         if profiler._is_profiler_enabled and not profiled:
             with profiler_event(self.name, tensors):
                 return self(tensors, args, recurrence, True)
-        x = tensors[0]  # from here on `backends.choose`, inlined to save a function call
-        device = "cpu" if x.is_cpu else x.device.type
-        backend, engine = backends.first_that_covers(self.name, device, x.dtype, backends.asked_for(), recurrence)
+        x = tensors[0]
+        if x.is_cpu:  # as in `backends.choose`, to save a function call
+            backend, engine = backends.choose_for(self.name, backends.CPU, x.dtype, backends.asked_for(), recurrence)
+        else:
+            backend, engine = backends.choose(self.name, x, recurrence, args[0].widths)
         run = getattr(engine, self._forward)
         if is_grad_enabled() and any_requires_grad(tensors):
             return record(self, run, backend, args, *tensors)
@@ -165,7 +167,8 @@ class Op(abc.ABC):
             return self._dispatched(*given)
 
     def _choose(self, args: Arguments, backend: str | None) -> str:
-        return backends.choose(self.name, args[0].input, getattr(args[0], "recurrence", None), backend).name
+        a = args[0]
+        return backends.choose(self.name, a.input, getattr(a, "recurrence", None), a.widths, backend).name
 
     def _run_chosen(self, backend: str | None, args: Arguments) -> Sequence[Tensor]:
         return self._run_engine(self._choose(args, backend), self._forward, (*args, False))

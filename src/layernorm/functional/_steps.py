@@ -27,8 +27,9 @@ from ..equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
 from ..equations.checks import check_tensors
 from ..equations.recurrent import recurrent_equations
 from ..formula import Recurrence
+from ._autocast import cast_projected, cast_tensors, type_under_autocast
 from ._bind import EAGER_TYPES, any_requires_grad, gradients_of_equations, is_eager, profiler_event
-from ._recurrent import cast_projected, cast_tensors, recurrent, type_under_autocast
+from ._recurrent import recurrent
 
 Signatures = list[tuple[torch.Size, torch.dtype, torch.device]]
 
@@ -41,14 +42,11 @@ class Steps:
     Args:
         params: in the order of ``parameter_names``. They must not change while the steps are taken.
         recurrence: the equations.
-        encoded: ``recurrence.encode()``, which torch.compile cannot trace.
         autocast: the type that autocast asks for, or None.
     """
 
-    def __init__(
-        self, params: Sequence[Tensor], recurrence: Recurrence, encoded: str, autocast: torch.dtype | None
-    ) -> None:
-        self.encoded, self.autocast = encoded, autocast
+    def __init__(self, params: Sequence[Tensor], recurrence: Recurrence, autocast: torch.dtype | None) -> None:
+        self.autocast = autocast
         if autocast is not None:  # one type for the states of all types that may come
             self.dtype = autocast if recurrence.network == "RNN" or not params[0].is_cpu else torch.float32
             params = cast_tensors(params, self.dtype)
@@ -79,11 +77,10 @@ class Steps:
         changes = NO_CHANGES if dropout is None else StateChanges(dropout=dropout)
         tensors = [input, *state] if dropout is None else [input, *state, dropout]
         if not self.eager or not is_eager(tensors):
-            return recurrent(input.unsqueeze(0), state, layer.params, self.encoded, changes=changes)[1]
+            return recurrent(RecurrentArguments(input.unsqueeze(0), state, layer.params, layer.recurrence, changes))[1]
         signatures = _signatures(tensors)
         if signatures != self.checked:
-            x, equations = input.unsqueeze(0), layer.recurrence
-            check_tensors(RecurrentArguments(x, state, layer.params, None, None, equations, False, changes))
+            check_tensors(RecurrentArguments(input.unsqueeze(0), state, layer.params, layer.recurrence, changes))
             self.checked = signatures
         prepared = layer.prepared or self._prepare(input)
         if profiler._is_profiler_enabled:
@@ -104,7 +101,9 @@ class Steps:
         return prepared.forward(input, state, dropout, False)[0]
 
     def _prepare(self, input: Tensor) -> PreparedLayer:
-        engine = backends.choose("steps", input, self.layer.recurrence).engine
+        layer = self.layer
+        widths = RecurrentArguments(input[None], (), layer.params, layer.recurrence).widths
+        engine = backends.choose("steps", input, layer.recurrence, widths).engine
         with _LOCK:
             if self.layer.prepared is None:
                 self.layer.prepared = engine.prepare(self.layer.params, self.layer.recurrence)
@@ -242,6 +241,6 @@ def _equations(recurrence: Recurrence, dropout: Tensor | None) -> Callable[..., 
 
     def equations(*tensors: Tensor) -> list[Tensor]:
         split = (tensors[0].unsqueeze(0), tensors[1:end], tensors[end:])
-        return recurrent_equations(RecurrentArguments(*split, None, None, recurrence, False, changes))[1:]
+        return recurrent_equations(RecurrentArguments(*split, recurrence, changes))[1:]
 
     return equations

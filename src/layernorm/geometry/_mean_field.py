@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..equations.recurrent import network_of, parameters_by_name
 from ..formula import GATES, Recurrence
-from ..functional import describe
+from ..functional._networks import describe
 from . import _checks
 from ._stability import Lyapunov, recurrent_module, stays_finite, steps_of
 

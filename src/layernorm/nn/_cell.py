@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from torch import Tensor
 from torch.fx import Proxy
 
+from ..equations.arguments import RecurrentArguments
+from ..equations.checks import check_dense
 from ..formula import Formula
-from ..functional import check_dense, recurrent
+from ..functional._recurrent import recurrent
 from ._gains import GainInit
 from ._normalised import Normalised, check_flags, check_sizes
 from ._population import norm_name
@@ -94,7 +96,8 @@ class RecurrentCell(Normalised, Generic[Hx]):
 
     def _take_step(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         """Takes one step by itself, from (B, I) and the state before it to the state after it."""
-        return recurrent(input[None], state, self._parameters_named(self._names), self._encoded)[1]
+        params = self._parameters_named(self._names)
+        return recurrent(RecurrentArguments(input[None], state, params, self.recurrence))[1]
 
     def _step(
         self,

@@ -11,8 +11,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ..equations.checks import check_dense
+from ..equations.schedule import apply_zoneout
 from ..formula import PLAIN, Formula, Network, Recurrence
-from ..functional import apply_zoneout, as_cuts, check_dense, describe
+from ..functional._networks import describe
+from ..functional._resets import as_cuts
 from ._gains import GainInit, check_gain_init, gains_of
 from ._moments import matched_gains
 from ._tracing import not_scriptable
@@ -67,8 +70,8 @@ class Normalised(torch.nn.Module):
 
     def _set_equations(self, recurrence: Recurrence, norm: str | None) -> None:
         """Sets the equations that the network computes."""
-        self.recurrence, self.norm = recurrence, norm
-        self._encoded, self._names = recurrence.encode(), recurrence.parameter_names
+        self.recurrence, self.norm = Recurrence.decode(recurrence.encoded), norm  # one object for equal ones
+        self._names = recurrence.parameter_names
 
     def _follow_attributes(self) -> None:
         """Takes over, at every call, what has been set on the module since the last one: an `RNN`'s nonlinearity."""

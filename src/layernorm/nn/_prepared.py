@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from ..functional import Steps, autocast_type
+from ..functional._bind import autocast_type
+from ..functional._steps import Steps
 from ._normalised import Normalised
 
 _version, _requires_grad, _address = attrgetter("_version"), attrgetter("requires_grad"), Tensor.data_ptr
@@ -58,11 +59,10 @@ class _Preparation:
 
     def __init__(self, module: Normalised, autocast: torch.dtype | None) -> None:
         self.autocast, self.in_inference_mode = autocast, in_inference_mode()
-        self.module, self.encoded = module, module._encoded
+        self.module, self.recurrence = module, module.recurrence
         with torch.enable_grad():  # computed or cast weights get a graph under no_grad, too: a later step may need it
             self.layers = [
-                Steps(module._parameters_of(suffix), module.recurrence, module._encoded, autocast)
-                for suffix in module._suffixes
+                Steps(module._parameters_of(suffix), module.recurrence, autocast) for suffix in module._suffixes
             ]
         self.holders = [(holder, list(holder.values())) for holder in _holders(module)]
         self.tensors = [value for _, values in self.holders for value in values if isinstance(value, Tensor)]
@@ -90,7 +90,7 @@ class _Preparation:
             return False
         if is_dynamo_compiling():
             return True
-        if not self.comparable or self.module._encoded != self.encoded:
+        if not self.comparable or self.module.recurrence is not self.recurrence:
             return False
         for holder, values in self.holders:
             if len(holder) != len(values) or not all(map(is_, holder.values(), values)):

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from layernorm import functional, geometry
+from layernorm import geometry
 from layernorm.convert import LayerCall, watch_calls
+from layernorm.equations.arguments import RecurrentArguments
+from layernorm.equations.recurrent import recurrent_equations
 
 from ..errors import RunError
 from ..protocol import Experiment
@@ -87,10 +89,11 @@ def _of_layer(calls: list[LayerCall]) -> tuple[list[float], list[float]]:
     first, inputs = _driven(calls)
     a, inputs = first.arguments, inputs[: WARMUP + STEPS].to(torch.float64)
     params = [p.detach().to(torch.float64) for p in a.params]
-    sizes, encoded = [part.shape[1] for part in a.state], a.recurrence.encode()
+    sizes = [part.shape[1] for part in a.state]
 
     def step(x: Tensor, state: Tensor) -> Tensor:
-        return torch.cat(functional.recurrent(x[None], state.split(sizes, 1), params, encoded)[1], 1)
+        one = RecurrentArguments(x[None], state.split(sizes, 1), params, a.recurrence)
+        return torch.cat(recurrent_equations(one)[1:], 1)
 
     state, warmup = inputs.new_zeros(inputs.shape[1], sum(sizes)), min(WARMUP, len(inputs) // 3)
     g = torch.Generator().manual_seed(0)

@@ -13,10 +13,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import torch
-
 from ...equations import FORMULA_FIELDS as FORMULA_FIELDS
-from ...formula import Recurrence
+from ..protocol import YES, Kind, Support
 from ._norms import normalize_backward as normalize_backward
 from ._norms import normalize_forward as normalize_forward
 from ._norms import normalize_saved as normalize_saved
@@ -48,8 +46,16 @@ def compiles_for(device: str) -> bool:
     return common.get_scheduling_for_device(device) is not None
 
 
-def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-    """Covers every op where Inductor makes code, but no int8 weights."""
-    if recurrence is not None and recurrence.quantized:
-        return False
-    return dtype.is_floating_point and compiles_for(device)
+def supports(kind: Kind) -> Support:
+    """Supports every op where Inductor makes code, but no int8 weights and no batch norm, whose steps share moments."""
+    if not kind.dtype.is_floating_point:
+        return Support(False, f"{kind.dtype}")
+    if kind.recurrence is not None and kind.recurrence.quantized:
+        return Support(False, "int8 weights")
+    if kind.recurrence is not None and kind.recurrence.norm == "batch":
+        return Support(False, "norm='batch'")
+    return YES if compiles_for(kind.device.type) else Support(False, f"tensors on {kind.device}")
+
+
+def is_worth_it(kind: Kind) -> Support:
+    return Support(False, "the first call of every kind takes seconds")

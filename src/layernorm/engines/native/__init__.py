@@ -10,9 +10,7 @@ G gates, M rows, N row length; Hp is H rounded up to 16, Z is G*Hp rounded up to
 
 from __future__ import annotations
 
-import torch
-
-from ...formula import Recurrence
+from ..protocol import YES, Kind, Support
 from ._layout import TYPES
 from ._library import ISA as ISA
 from ._norms import normalize_backward as normalize_backward
@@ -31,6 +29,12 @@ FORMULA_FIELDS = frozenset(
 )  # fmt: skip
 
 
-def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-    """Covers every op on the CPU in float64, float32, bfloat16 and float16."""
-    return device == "cpu" and dtype in TYPES
+def supports(kind: Kind) -> Support:
+    """Supports every op on the CPU in float64, float32, bfloat16 and float16."""
+    if kind.device.type != "cpu":
+        return Support(False, f"tensors on {kind.device}")
+    return YES if kind.dtype in TYPES else Support(False, f"{kind.dtype}")
+
+
+def is_worth_it(kind: Kind) -> Support:
+    return YES

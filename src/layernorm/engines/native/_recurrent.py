@@ -120,21 +120,21 @@ def _run_plan(
 
     ``variant`` is the first argument of ``plan_of``, ``extra`` are the tensors after those that both directions have.
     """
-    x, state, params, lengths, reset, recurrence, reverse, changes, batch_sizes, _, _ = a
+    recurrence, params, changes, lengths, batch_sizes = a.recurrence, a.params, a.changes, a.lengths, a.batch_sizes
     ends = "lengths" if lengths is not None else None if batch_sizes is None else "batch_sizes"
-    kind = (variant, recurrence, reverse, len(state), len(params), ends, reset is not None)
+    kind = (variant, recurrence, a.reverse, len(a.state), len(params), ends, a.reset is not None)
     batch = recurrence.norm == "batch"
     plan = plan_of(*kind, between(changes), moments_of(a)) if batch or changes is not NO_CHANGES else plan_of(*kind)
     if plan is None:
         return None
-    if x.dtype is torch.bfloat16:  # the kernels take vectors in float32
+    if a.input.dtype is torch.bfloat16:  # the kernels take vectors in float32
         scales = 2 if recurrence.quantized else 0  # the last ones, which are in float32
         if any(p.dtype is not torch.bfloat16 for p in params[: len(params) - scales] if p.dim() == 1):
             return None
         if any(p.dtype is not torch.float32 for p in params[len(params) - scales :]):
             return None
         params = [p.float() if p.dim() == 1 else p for p in params]
-    given = [x, *state]
+    given = [a.input, *a.state]
     for first, others in plan.terms:
         total = params[first]
         for k in others:
@@ -146,8 +146,8 @@ def _run_plan(
         given.append(lengths)
     if batch_sizes is not None:
         given.append(batch_sizes)
-    if reset is not None:
-        given.append(reset)
+    if a.reset is not None:
+        given.append(a.reset)
     if changes is not NO_CHANGES:
         given += [t for t in (*changes.restart, changes.dropout, *changes.kept) if t is not None]
     given += extra
