@@ -461,7 +461,7 @@ def test_the_simulated_error_is_the_level_where_the_rates_are_alike_and_more_whe
 
 
 def test_verdicts_from_a_summary_are_those_of_the_runs(tmp_path):
-    """Twenty made trials with curves of up to 150 evaluations: every ruling, numbers too."""
+    """Twenty made trials with curves of up to 150 evaluations, of six digits: every ruling, numbers too."""
     generator = np.random.default_rng(0)
     speed = UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_formula=True)
     over_rates = Robustness("loss", "the mean of the best loss")
@@ -480,7 +480,7 @@ def test_verdicts_from_a_summary_are_those_of_the_runs(tmp_path):
             worse = abs(math.log2(rate / 0.002)) + 0.3 * generator.random()
             floor = 0.5 + 0.2 * worse - gain * (norm == "layer")
             line = floor + np.exp(-np.arange(count) / count * 5) + 0.05 * generator.normal(size=count)
-            runs.append(run(norm, rate, seed, *map(float, line)))
+            runs.append(run(norm, rate, seed, *(float(f"{value:.6g}") for value in line)))
         path = tmp_path / "summary.json"
         summary.write_summary(path, runs)
         by_runs, by_summary = decide(some, runs), decide(some, summary.read_summary(path))

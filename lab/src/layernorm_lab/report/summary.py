@@ -1,8 +1,8 @@
 """Some runs of one experiment as one small file, from which verdicts can be computed after the runs are deleted.
 
 A summary has the fields of `Run`, without checkpoints and tests; of the records it has a list of values for each
-metric. Nothing is thinned or rounded, so that verdicts from it are those from the runs. Every function that takes runs
-also takes those that are read from a summary.
+metric, rounded to `DIGITS` significant digits. Nothing is thinned. Every function that takes runs also takes those that
+are read from a summary.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from ..runs.schema import Values, filled, sealed
 
 ENDINGS = (".json", ".json.gz")
 """How the name of a summary ends."""
+
+DIGITS = 6
+"""Of a record's numbers: more than verdicts and figures print. float32, in which they are computed, has 7."""
 
 FOLDERS = ("--out", "--data")
 """The options of commands that name folders of the machine."""
@@ -119,7 +122,11 @@ def _elsewhere(start: dict[str, Any]) -> dict[str, Any]:
 def _columns(records: Sequence[Record]) -> dict[str, list[Any]]:
     """Returns for each metric its value in every record, None in one without it."""
     names = dict.fromkeys(name for record in records for name in record)
-    return {name: [record.get(name) for record in records] for name in names}
+    return {name: [_rounded(record.get(name)) for record in records] for name in names}
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[Record]:
