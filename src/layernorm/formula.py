@@ -365,7 +365,7 @@ class Recurrence:
         inside = self.formula.bias_inside and self.bias
         return self.formula.gates == "split" and not inside and self.norm != "batch"
 
-    def one_unit_places(self, H: int) -> list[str]:
+    def norms_of_one_unit(self, H: int) -> list[str]:
         """Names what is normalised over a single unit in a layer of ``H`` units."""
         if H != 1:
             return []

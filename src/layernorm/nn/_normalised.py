@@ -17,7 +17,7 @@ from ..formula import PLAIN, Formula, Network, Recurrence
 from ..functional._networks import describe
 from ..functional._resets import as_cuts
 from ._gains import GainInit, check_gain_init, gains_of
-from ._moments import matched_gains
+from ._matched_gains import matched_gains
 from ._tracing import not_scriptable
 
 State = tuple[Tensor, ...]
@@ -54,7 +54,7 @@ class Normalised(torch.nn.Module):
     def _warn_of_lost_input(self, input_size: int, hidden_size: int) -> None:
         """Warns where the formula leaves nothing, or the sign alone, of what one input or one unit says."""
         recurrence, name = self.recurrence, type(self).__name__
-        where = recurrence.one_unit_places(hidden_size) if recurrence.norm == "layer" else []
+        where = recurrence.norms_of_one_unit(hidden_size) if recurrence.norm == "layer" else []
         if where:
             warnings.warn(
                 f"{name}: layer norm of one unit is 0 whatever the input, and with hidden_size=1 {' and '.join(where)} "

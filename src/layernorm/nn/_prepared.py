@@ -46,7 +46,7 @@ class PreparedLayers:
         # each time.
         if is_dynamo_compiling() and not self.made_in_graph:
             return _Preparation(self.module, autocast).layers
-        if last is None or not last.is_of_now(autocast):
+        if last is None or not last.is_current(autocast):
             self.last = last = _Preparation(self.module, autocast)
         return last.layers
 
@@ -82,7 +82,7 @@ class _Preparation:
             if self.comparable and p.grad_fn is not None:
                 p.register_hook(lambda _: spent.append(True))
 
-    def is_of_now(self, autocast: torch.dtype | None) -> bool:
+    def is_current(self, autocast: torch.dtype | None) -> bool:
         """Says whether the module is as it was: its equations, its tensors, their numbers as far as torch counts
         changes, their place in memory, its parametrizations' mode, and autocast; where gradients are taken, also what
         needs one, and whether the graph that computed its weights is still there."""

@@ -6,7 +6,7 @@ from ...report.arms import Said
 from ...report.blocks import Metric
 from ...report.outline import Curves, Outline, Results
 from ...report.tables import Column, low_to_high, mean
-from . import units
+from . import border_report
 from .config import Config
 from .deviations import APART, DEVIATIONS
 
@@ -54,5 +54,5 @@ OUTLINE = Outline(
     also=[LOSS],
     deviations=DEVIATIONS,
     apart=APART,
-    extra=lambda blocks: units.measured(blocks, ERROR),
+    extra=lambda blocks: border_report.measured(blocks, ERROR),
 )
