@@ -46,7 +46,7 @@ def test_the_distance_is_that_of_the_two_gradients(by):
     # with weights of 16 bits the products round where the processor has bfloat16; elsewhere the states alone do
     assert error > WRONG or by == "weights"
     assert [f.measured for f in of_16_bits] == ([pytest.approx(error, rel=1e-6)] if error > WRONG else [])
-    assert all("The start is the cause: with gain_hh at 0.3 it would be 0.00" in f.fix for f in of_16_bits)
+    assert all("The start is the cause: with a smaller gain_hh it would be 0.0" in f.fix for f in of_16_bits)
     assert all(p.grad is None for p in low.parameters())
     assert {p.dtype for p in low.parameters()} == {BF16 if by == "weights" else torch.float32}
     assert (low.gain_hh_l0 == 1).all()

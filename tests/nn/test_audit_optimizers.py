@@ -199,10 +199,10 @@ def test_a_large_first_update_is_the_starts_fault_and_not_the_rates():
     model = drawn()
     leap = started(model, torch.optim.SGD(model.parameters(), lr=20.0))[1]
     steady = drawn()
-    steady.network.gain_hh_l0.data.fill_(0.3)
+    steady.network.gain_hh_l0.data.fill_(0.6)
     found = started(steady, torch.optim.SGD(steady.parameters(), lr=20.0))
     ratio = next(f.measured for f in found if "first update" in f.what)
-    start = 'with gain_init={"gain_hh": 0.3} (of a new network gain_init="steady")'
+    start = 'with the gains of a new network with gain_init="steady"'
     assert f"It is {ratio:.3g} times the plain network's {start}." in leap.fix
     assert "It is not larger than the plain network's with gains set by ln.match(module, *batch)." in leap.fix
     assert not [finding for finding in found if "Lower the rate" in str(finding)]

@@ -208,13 +208,13 @@ def test_what_is_to_be_set_ends_the_finding():
         made = ln.LSTM(40, 64) if name == "gain_hh" else ln.RNN(3, 256)
         x = torch.randn(200, 4, made.input_size)
         (finding,) = ln.audit(made, x)
-        assert f'gain_init={{"{name}": 0.3}}' in finding.fix
+        assert f'gain_init={{"{name}": 0.6}}' in finding.fix
         assert ('gain_init="steady"' in finding.fix) == (name == "gain_hh")
         assert "clip_grad_norm_" in finding.fix
-        getattr(made, f"{name}_l0").data.fill_(0.3)
+        getattr(made, f"{name}_l0").data.fill_(0.6)
         found = ln.audit(made, x)
         assert found == []
-        assert "At 0.3 it would not grow" in finding.what
+        assert ("At 0.6 it would not grow" if name == "gain_hh" else "At 0.6 it would grow 2.") in finding.what
 
 
 def test_a_growth_is_what_the_gradients_of_single_steps_show():

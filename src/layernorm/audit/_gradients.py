@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..convert import put_back
 from ._finding import Finding
-from ._trial import STEADY, replaced, steady_gains
+from ._trial import replaced, steady_gains
 
 APART = 1000.0
 """The largest ratio between gradients of parameters of one kind (root mean square over the elements). Above it a step
@@ -140,8 +140,8 @@ def findings_of_16_bits(
             mended = _error_of_16_bits(module, batch, loss, dtype) or math.inf
     if mended <= WRONG:
         fix = (
-            f"The start is the cause: with gain_hh at {STEADY:g} it would be {mended:.2g}. Make the network with "
-            f'gain_init="steady" or gain_init={{"gain_hh": {STEADY:g}}}, or train this one in float32.'
+            f"The start is the cause: with a smaller gain_hh it would be {mended:.2g}. Make the network with "
+            'gain_init="steady", or train this one in float32.'
         )
     elif error <= FAR:
         return

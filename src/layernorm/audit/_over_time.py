@@ -22,7 +22,7 @@ from ..equations.recurrent import (
     scheduled_input,
     starting_states,
 )
-from ..nn._gains import STEADY
+from ..nn._gains import steady_gain
 from ._finding import Finding, Growth
 from ._inspected import OF_GAIN, PLACES, in_one_type
 
@@ -242,15 +242,16 @@ def _trials(a: RecurrentArguments) -> Iterator[_Trial]:
     r = a.recurrence
     sizes = {name: float(p.detach().abs().mean()) for name, p in zip(r.parameter_names, a.params, strict=True)}
     hidden, cell = r.places.hidden.gain or r.places.both.gain, r.places.cell.gain
-    wanted = [(cell, 1.0), (hidden, STEADY), (hidden, STEADY / 3), (cell, STEADY)]
+    steady = steady_gain(r)
+    wanted = [(cell, 1.0), (hidden, steady), (hidden, steady / 2), (hidden, steady / 6), (cell, steady / 2)]
     for gain, value in wanted:
         if gain is not None and sizes[gain] > 1.1 * value:
             what = (
                 f"because the norm of {PLACES[OF_GAIN[gain]]} has a gain of {sizes[gain]:.3g} ({gain}). At {value:.1g}"
             )
-            steady = 'gain_init="steady" or ' if gain == "gain_hh" else ""
+            name = 'gain_init="steady" or ' if gain == "gain_hh" and value == steady else ""
             yield _Trial(
-                gain, value / sizes[gain], what, f'Make the network with {steady}gain_init={{"{gain}": {value:.1g}}}.'
+                gain, value / sizes[gain], what, f'Make the network with {name}gain_init={{"{gain}": {value:.1g}}}.'
             )
     if hidden is None:
         for part in (2, 4, 8):

@@ -17,7 +17,7 @@ from ..nn._normalised import Normalised
 from ._finding import Finding
 from ._gradients import owner_of
 from ._inspected import OF_GAIN, PLACES
-from ._trial import STEADY, replaced, steady_gains
+from ._trial import replaced, steady_gains
 
 Optimizers = Sequence[torch.optim.Optimizer]
 
@@ -92,7 +92,7 @@ def _fix_of_leap(
 ) -> str:
     """Says how large the first update is from other starts, at the same rate."""
     starts = {
-        f'with gain_init={{"gain_hh": {STEADY:g}}} (of a new network gain_init="steady")': steady_gains(module),
+        'with the gains of a new network with gain_init="steady"': steady_gains(module),
         "with gains set by ln.match(module, *batch)": _matched_gains(module, batch),
     }
     ratios = {}

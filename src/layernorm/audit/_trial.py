@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..convert import named_networks
-from ..nn._gains import STEADY
+from ..nn._gains import steady_gain
 
 
 @contextlib.contextmanager
@@ -31,10 +31,11 @@ def replaced(module: torch.nn.Module, tensors: Mapping[Tensor, Tensor]) -> Itera
 
 
 def steady_gains(module: torch.nn.Module) -> dict[Tensor, Tensor]:
-    """Makes gains of `STEADY` for those of the recurrent norms in a module that are larger. It may have none."""
+    """Makes gains of the start ``"steady"`` for those recurrent ones in a module that are larger. It may have none."""
     made: dict[Tensor, Tensor] = {}
     for network in named_networks(module).values():
+        steady = steady_gain(network.recurrence)
         for name, p in network.named_parameters(recurse=False):
-            if name.startswith("gain_hh") and float(p.detach().abs().mean()) > 1.1 * STEADY:
-                made[p] = torch.nn.Parameter(torch.full_like(p, STEADY), p.requires_grad)
+            if name.startswith("gain_hh") and float(p.detach().abs().mean()) > 1.1 * steady:
+                made[p] = torch.nn.Parameter(torch.full_like(p, steady), p.requires_grad)
     return made

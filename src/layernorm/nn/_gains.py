@@ -14,9 +14,9 @@ Start = float | Literal["match"]
 GainInit = Start | Literal["steady"] | Mapping[str, Start] | None
 """The argument ``gain_init`` of a network."""
 
-STEADY = 0.3
-"""The recurrent gain of the start ``"steady"``: gradients neither grow nor vanish faster than a plain network's
-(docs/theory.md, "Stability")."""
+STEADY, STEADY_CARRIED = 0.6, 0.5
+"""The recurrent gain of the start ``"steady"``, and that of formulas whose normalised cell is carried on. It is just
+below the edge above which gradients grow over time (docs/theory.md, "Stability")."""
 
 _DEFAULTS: Mapping[str | None, float] = {"batch": 0.1}
 """Where a gain does not start at 1. Batch norm: Cooijmans et al., section 5."""
@@ -64,7 +64,12 @@ def gains_of(gain_init: GainInit, recurrence: Recurrence, norm: str | None) -> d
             f"gain_init='steady' sets the gain of W_hh h by itself, gain_hh; the gains here are {[*names]}"
             f"{_why_none(recurrence, norm)}; in an LSTM or GRU formula='paper' has it"
         )
-    return {recurrence.places.hidden.gain: STEADY}
+    return {recurrence.places.hidden.gain: steady_gain(recurrence)}
+
+
+def steady_gain(recurrence: Recurrence) -> float:
+    """Returns the gain of W_hh h in the start ``"steady"``."""
+    return STEADY_CARRIED if recurrence.formula.cell == "carry" else STEADY
 
 
 def _why_none(recurrence: Recurrence, norm: str | None) -> str:

@@ -26,7 +26,7 @@ class Config(TrainingConfig):
     decay: float = decay_option()
     gain_init: float | Literal["steady"] = option(
         1.0,
-        "initial gains of layer and RMS norm, or steady: 0.3 for that of W_hh h, 1 for all others; other norms are "
+        "initial gains of layer and RMS norm, or steady: 0.6 for that of W_hh h, 1 for all others; other norms are "
         "named 1",
         above=0,
     )

@@ -20,7 +20,7 @@ class Config(TrainingConfig):
     )
     gain_init: float | Literal["steady"] = option(
         1.0,
-        "initial gains of layer norm, or steady: 0.3 for that of W_hh h, 1 for all others (batch norm's are always "
+        "initial gains of layer norm, or steady: 0.6 for that of W_hh h, 1 for all others (batch norm's are always "
         "0.1; the baseline has none and is named 1)",
         in_name=True,
         prefix="g",
