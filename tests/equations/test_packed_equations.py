@@ -47,7 +47,7 @@ def test_by_autograd(network, reverse):
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("network", "T", "B", "reverse"),
-    [("RNN", 10, 2, True), *(pytest.param("LSTM", 20, 3, r, marks=pytest.mark.long) for r in (False, True))],
+    [("RNN", 3, 2, True), *(pytest.param("LSTM", 20, 3, r, marks=pytest.mark.long) for r in (False, True))],
 )
 def test_compiled(network, T, B, reverse):
     recurrence = Recurrence(network, resolve("paper", network))
