@@ -138,6 +138,13 @@ def test_a_trace_of_a_copy_refuses_values_when_it_runs():
         made(*given[:3], reset + 2)
 
 
+def test_a_copy_is_exported_with_lengths_and_resets():
+    """Their values are not known then, and are not checked."""
+    module, given = new("GRU", {}), (torch.randn(3, 2, 3).double(), None, torch.tensor([3, 2]), torch.ones(3, 2))
+    program = torch.export.export(ln.portable(module), given)
+    assert_same(program.module()(*given), module(*given[:2], lengths=given[2], reset=given[3]))
+
+
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_layernorm_warns_of_nothing_that_its_caller_has_not_called():
     """PyTorch says that TorchScript is deprecated, once for each of its functions that this test itself calls."""

@@ -36,7 +36,8 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
     TorchScript is deprecated: PyTorch 2.13 warns with a DeprecationWarning wherever it is called, 2.15 with a
     FutureWarning, and on Python 3.14 PyTorch does not support it. PyTorch has named no release that removes it.
     `portable` goes when the oldest PyTorch that layernorm runs on has no `torch.jit.script`. For all other tools use
-    `torch.export` with `layernorm.decompositions`.
+    `torch.export` with `layernorm.decompositions`; ExecuTorch and LiteRT take either. `torch.export` of the copy leaves
+    out the checks of the values of ``lengths`` and ``reset``.
 
     The copies compute step by step, in the type of their weights: they are slower, and in 16 bits less exact. They have
     no ``stepper`` and ``reset_hx``. They take ``lengths`` as a tensor, and no `PackedSequence`. The norms become
@@ -119,9 +120,13 @@ def raise_unless(fits: Tensor, expected: str, given: Tensor) -> Tensor:
 
 
 def check_values(fits: Tensor, expected: str, given: Tensor) -> Tensor:
-    """Returns ``fits``. If it is false, raises an error with what is ``expected``; a trace does so when it runs."""
-    if not torch.jit.is_scripting() and torch.jit.is_tracing():
-        return check_in_trace(fits, expected, given)
+    """Returns ``fits``. If it is false, raises an error with what is ``expected``; a trace does so when it runs, and a
+    program of `torch.export` never: LiteRT has no operation for it, and ExecuTorch drops it."""
+    if not torch.jit.is_scripting():
+        if torch.jit.is_tracing():
+            return check_in_trace(fits, expected, given)
+        if torch.compiler.is_exporting():
+            return fits
     return raise_unless(fits, expected, given)
 
 
