@@ -20,6 +20,7 @@ RATES = [*COMMAND, "--epochs", "60", "--learning-rate", "0.001", "0.01"]
 """Two runs of a second or so each."""
 
 RUNS = ["digits-layer-b128-lr0.001-s0", "digits-layer-b128-lr0.01-s0"]
+KILLED = "its worker process was ended by SIGKILL, perhaps for lack of memory; the same command resumes"
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,7 @@ def test_a_worker_that_is_killed_costs_its_run_alone(tmp_path, capsys):
     killer.join()
     assert code == 1
     said = capsys.readouterr().err.splitlines()
-    assert said[-1] == f"layernorm: {RUNS[0]} failed: its worker process was ended by SIGKILL"
+    assert said[-1] == f"layernorm: {RUNS[0]} failed: {KILLED}"
     assert not (first / folder.RESULT).exists()
     assert (second / folder.RESULT).exists()
 
@@ -167,10 +168,17 @@ def test_a_worker_that_is_killed_before_it_has_its_run_costs_that_run_alone(tmp_
 
     monkeypatch.setattr(Worker, "give", give_to_the_dead)
     assert cli.main([*RATES, "--jobs", "1", "--out", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        f"layernorm: {RUNS[0]} failed: its worker process was ended by SIGKILL"
-    )
+    assert capsys.readouterr().err.splitlines()[-1] == (f"layernorm: {RUNS[0]} failed: {KILLED}")
     assert (tmp_path / RUNS[1] / folder.RESULT).exists()
+
+
+def test_the_end_of_the_process_that_starts_the_workers(tmp_path, monkeypatch, capsys):
+    def fail(*arguments):
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr("multiprocessing.forkserver.connect_to_new_process", fail)
+    message = "a worker process was ended while it started, before it had a run; give the same command again"
+    refused([*RATES, "--jobs", "2", "--out", str(tmp_path)], 1, message, capsys)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_job_that_is_killed_is_named_and_the_same_command_resumes_it(tmp_path,
     sender.join()
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("layernorm: digits-layer-b128-s0 failed: its job ")
-    assert f"ended without a result (finished); see {tmp_path}/jobs/" in last
+    assert last.endswith(" was ended, perhaps for lack of memory; the same command resumes")
     assert cli.main([*JOBS, "--seeds", "0", "--out", str(tmp_path)]) == 0
     assert len(folder.read_run(path).environment["starts"]) == 2
 
@@ -87,7 +87,8 @@ def test_a_job_that_is_killed_is_named_and_the_same_command_resumes_it(tmp_path,
     ("options", "message"),
     [
         (["--on", "local", "--ask", "60"], "--ask must have words such as timeout_min=60, got '60'"),
-        (["--on", "local", "--ask", "minutes=60"], "--on local: "),
+        (["--on", "local", "--ask", "timeout=60"], "unknown word of --ask 'timeout'; did you mean 'timeout_min'?"),
+        (["--on", "local", "--ask", "slurm_x=1"], "--on local: Unknown argument 'x'"),
         (["--on", "local", "--ask", "timeout_min=abc"], '--on local: Parameter "timeout_min" expected type'),
         (["--on", "slurm"], "--on slurm: "),
         (["--ask", "timeout_min=60"], "--ask is for jobs: give --on slurm, too"),
@@ -119,12 +120,16 @@ def test_jobs_of_each_of_torchruns_processes_are_refused(tmp_path, monkeypatch, 
 def test_ctrl_c_cancels_the_jobs_and_the_same_command_resumes(tmp_path, capsys):
     path = tmp_path / "digits-layer-b128-s0"
     command = [*JOBS, "--epochs", "6000", "--seeds", "0", "--out", str(tmp_path)]
-    with processes.command(*command, errors=tmp_path.parent / "said") as job:
+    with processes.command(*command, errors=tmp_path / "said") as job:
         end = time.monotonic() + 120
         while not (path / folder.CHECKPOINT).exists() and time.monotonic() < end:
             time.sleep(0.05)
-        os.kill(job.pid, signal.SIGINT)
+        os.killpg(job.pid, signal.SIGINT)  # a terminal sends it to all
     assert job.exitcode == 130
+    assert (tmp_path / "said").read_text().splitlines()[-1] == "layernorm: interrupted; the same command resumes"
+    texts = [path.read_text() for path in (tmp_path / "said", *(tmp_path / "jobs").glob("*.err"))]
+    assert len(texts) == 2
+    assert not any("Traceback" in text for text in texts)
     assert not (path / folder.RESULT).exists()
     with files.locked(path):
         pass  # nobody makes it any more

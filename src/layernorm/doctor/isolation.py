@@ -54,6 +54,9 @@ class Worker:
             whose threads and GPU contexts would not survive in it. It is one of a server that has imported `modules`
             and done nothing else, or on other systems than Linux a new one. Where the first worker is also the first
             process of that server, all its processes start with Ctrl-C ignored.
+
+    Raises:
+        WorkerEndedError: the server was ended.
         modules: take long to import, and are imported once for all workers.
     """
 
@@ -64,8 +67,11 @@ class Worker:
         self.pipe, theirs = context.Pipe()
         arguments = (theirs, function, dict(os.environ))
         self.process = context.Process(target=_serve, args=arguments, daemon=True)  # type: ignore[attr-defined]
-        with _ctrl_c_ignored():
-            self.process.start()
+        with ctrl_c_ignored():
+            try:
+                self.process.start()
+            except (EOFError, ConnectionError):
+                raise WorkerEndedError("was ended while it started") from None
         theirs.close()  # then only the worker holds its end, which closes when the worker ends
 
     def give(self, item: Any) -> None:
@@ -169,7 +175,7 @@ def _end_after_parent() -> None:
 
 
 @contextlib.contextmanager
-def _ctrl_c_ignored() -> Iterator[None]:
+def ctrl_c_ignored() -> Iterator[None]:
     """Lets a process that is started here ignore Ctrl-C from its first moment on."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield

@@ -28,7 +28,7 @@ from ..runs.checkpoint import State
 from ..train.progress import Progress, progress
 from ..train.task import Course
 from .options import Request
-from .single import Outcome, Reporting, attempt_run
+from .single import Outcome, Reporting, attempt_run, cut_off
 from .waiting import waiting
 
 SECONDS = 0.1
@@ -82,6 +82,8 @@ def make_on_workers(experiment: Experiment, request: Request, runs: Mapping[int,
             )
             pool.stop()
             raise Interrupted from None
+        except WorkerEndedError as how:
+            raise RunError(f"a worker process {how}, before it had a run; give the same command again") from None
         finally:
             for post in pool.posts:
                 post.worker.kill()  # this is safe, as every file of a run is complete at any time
@@ -94,7 +96,7 @@ class _Pool:
     def __init__(self, experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> None:
         self.make = functools.partial(_make, experiment.name, request, runs)
         self.modules = (__name__, "accelerate", "torch._dynamo", experiment.load.__module__)
-        self.runs, self.total = runs, len(request.configs)
+        self.request, self.runs, self.total = request, runs, len(request.configs)
         self.waiting = deque(runs)
         self.posts: list[_Post] = []
         self.failures: list[Failure] = []
@@ -111,8 +113,8 @@ class _Pool:
         except WorkerEndedError as how:
             self.posts.remove(post)
             if post.run is None:
-                raise RunError(f"a worker process {how} without a run") from None
-            self._failed(post, f"its worker process {how}")
+                raise
+            self._failed(post, cut_off(f"its worker process {how}", self.request))
             if self.waiting:
                 self.fill(post.display)
             return

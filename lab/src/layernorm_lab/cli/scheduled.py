@@ -8,23 +8,28 @@ its run goes on from its checkpoint.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import Failure, Interrupted, RunError, UsageError
+from layernorm.doctor.isolation import ctrl_c_ignored
+
+from ..errors import Failure, Interrupted, RunError, UsageError, unknown
 from ..protocol import Experiment
 from ..runs.checkpoint import State
 from ..runs.files import make_folder, read_json, write_json
 from ..train.progress import Progress, progress
 from ..train.task import Course
 from .options import Request
-from .single import Outcome, Reporting, attempt_run
+from .single import Outcome, Reporting, attempt_run, cut_off
 
 try:
     import submitit
@@ -41,6 +46,9 @@ SECONDS = 2.0
 ASKED: Mapping[str, Any] = {"name": "layernorm", "timeout_min": 60}
 """What a job asks for, unless `--ask` says otherwise. submitit's own time is 5 minutes."""
 
+WORDS = ("timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "name", "slurm_...")
+"""The words of `--ask`."""
+
 TIMES = 1000
 """So often a job may come to the end of its time, and be queued again."""
 
@@ -51,7 +59,12 @@ class _Job(submitit.helpers.Checkpointable):
     def __call__(self, name: str, request: Request, run: int, path: Path, said: Path) -> Outcome:
         if request.settings.threads:
             torch.set_num_threads(request.settings.threads)
-        return attempt_run(name, request, run, path, _WritingProgress(said))
+        if request.settings.on == "local":
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # `_cancel` sends it, and submitit ignores it
+        try:
+            return attempt_run(name, request, run, path, _WritingProgress(said))
+        except (Interrupted, KeyboardInterrupt):
+            sys.exit("layernorm: interrupted; the same command resumes")
 
 
 class _WritingProgress(Reporting):
@@ -84,11 +97,12 @@ def make_as_jobs(experiment: Experiment, request: Request, runs: Mapping[int, Pa
     that fails does not stop the others. Returns those that failed.
 
     Raises:
-        Interrupted: Ctrl-C was pressed, and the jobs were cancelled.
+        Interrupted: Ctrl-C was pressed, and the jobs were cancelled; local ones have saved their runs.
         UsageError: there is no such scheduler here, or it knows nothing of what a job should ask for.
         RunError: the scheduler refused a job, and the others were cancelled.
     """
     folder = make_folder(next(iter(runs.values())).parent / FOLDER)
+    local = request.settings.on == "local"
     executor = _executor(folder, request)
     failures: list[Failure] = []
     sizes = [size if place in runs else 0.0 for place, size in enumerate(request.sizes)]
@@ -103,22 +117,36 @@ def make_as_jobs(experiment: Experiment, request: Request, runs: Mapping[int, Pa
                 while waiting and len(posts) < (request.settings.jobs or len(runs)):
                     post = waiting.popleft()
                     post.said.unlink(missing_ok=True)
-                    post.job = executor.submit(_Job(), experiment.name, request, post.run, post.path, post.said)
+                    # a terminal sends Ctrl-C to its processes, too, and submitit's would print tracebacks
+                    with ctrl_c_ignored() if local else contextlib.nullcontext():
+                        post.job = executor.submit(_Job(), experiment.name, request, post.run, post.path, post.said)
                     posts.append(post)
                 time.sleep(SECONDS / 2)
                 for post in [*posts]:
                     _show(post, len(request.configs))
                     if post.job.done():
                         posts.remove(post)
-                        failures += _ended(post, len(request.configs))
+                        failures += _ended(post, request)
         except KeyboardInterrupt:
             raise Interrupted from None
         except FailedJobError as error:
             raise RunError(f"--on {request.settings.on}: {' '.join(str(error).split())}") from error
         finally:
-            for post in posts:  # those that are not over
-                post.job.cancel(check=False)
+            _cancel([post.job for post in posts], local)  # those that are not over
     return failures
+
+
+def _cancel(jobs: Sequence[Any], local: bool) -> None:
+    """Ends jobs. Local ones ignore the SIGINT by which submitit would end them; they save their runs, which is waited
+    for."""
+    for job in jobs:
+        if local:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(job.job_id), signal.SIGTERM)
+        else:
+            job.cancel(check=False)
+    while local and not all(job.done() for job in jobs):
+        time.sleep(0.1)
 
 
 def _executor(folder: Path, request: Request) -> submitit.AutoExecutor:
@@ -128,6 +156,8 @@ def _executor(folder: Path, request: Request) -> submitit.AutoExecutor:
         name, equals, value = word.partition("=")
         if not equals:
             raise UsageError(f"--ask must have words such as timeout_min=60, got {word!r}")
+        if name not in WORDS and not name.startswith("slurm_"):
+            raise unknown("word of --ask", name, WORDS)
         asked[name] = int(value) if value.isdigit() else value
     try:
         executor = submitit.AutoExecutor(folder, cluster=request.settings.on, slurm_max_num_timeout=TIMES)
@@ -154,16 +184,18 @@ def _begin(post: _Post, total: int) -> None:
         post.display.begin(post.run + 1, total, post.path.name)
 
 
-def _ended(post: _Post, total: int) -> list[Failure]:
+def _ended(post: _Post, request: Request) -> list[Failure]:
     """Takes the outcome of a job that is over."""
-    _begin(post, total)
+    _begin(post, len(request.configs))
+    job, log = post.job, post.job.paths.stderr
+    said = f"; see {log}" if log.exists() and log.stat().st_size else ""
     try:
-        outcome: Outcome = post.job.result()
-    except (FailedJobError, UncompletedJobError) as error:
-        how = (
-            f"its job {post.job.job_id} ended without a result ({post.job.state.lower()}); see {post.job.paths.stderr}"
-        )
-        outcome = Outcome(how, True, str(error))
+        outcome: Outcome = job.result()
+    except FailedJobError as error:
+        outcome = Outcome(f"its job {job.job_id} failed{said}", True, str(error))
+    except UncompletedJobError as error:
+        state = "" if job.state == "FINISHED" else f" ({job.state.lower()})"  # a local job's process ends in any case
+        outcome = Outcome(cut_off(f"its job {job.job_id} was ended{state}", request) + said, True, str(error))
     post.said.unlink(missing_ok=True)
     post.display.end(f"failed: {outcome.note}" if outcome.failed else outcome.note)
     return [Failure(post.path.name, outcome.note, outcome.traceback)] if outcome.failed else []

@@ -98,6 +98,12 @@ def attempt_run(name: str, request: Request, run: int, path: Path, display: Prog
         return Outcome(error_line(error), True, traceback.format_exc())
 
 
+def cut_off(how: str, request: Request) -> str:
+    """Words why a run has no result whose process was ended: in which way, and what to do."""
+    again = "the same command without --restart" if request.settings.restart else "the same command"
+    return f"{how}, perhaps for lack of memory; {again} resumes"
+
+
 def done_before(path: Path) -> str:
     """Words the note on a run that needs no training."""
     lost = read_run(path).diverged
