@@ -65,6 +65,16 @@ def test_what_only_finished_runs_have_is_a_dash_for_others(tmp_path):
     assert [row[3] for row in table.rows] == ["2.00", "-"]
 
 
+def test_results_are_of_finished_runs_where_there_are_any(tmp_path):
+    """Of norms without any a row is about all, and has the updates to which they have come."""
+    write_rates(tmp_path, "none", {0.001: [0.3, None]}, epochs=3)
+    for seed, curve in enumerate(([0.9], [0.9, 0.7])):
+        write_digits(tmp_path / "killed", "layer", 128, seed, curve, epochs=3)
+    table = results(blocks(tmp_path), [ERROR], [Column("error", "test_error")], "A note.")
+    assert [row[3:] for row in table.rows] == [["0.30", "1", "30"], ["0.80 (0.70-0.90)", "2", "10-20"]]
+    assert table.note.endswith(" Unfinished runs are left out.")
+
+
 def test_all_learning_rates(tmp_path):
     write_rates(tmp_path, "none", {0.001: [0.3, 0.4], 0.01: [0.2, 0.2], 0.1: [0.01, "lost"]})
     write_rates(tmp_path, "layer", {0.001: [0.4], 0.1: ["lost", "lost at once"]})

@@ -84,21 +84,24 @@ def results(
     title: str = "Results",
 ) -> Table:
     """Makes a table with a row for each arm at each learning rate that the figure of the metrics shows it at, and the
-    rows of the paper on these norms. The note says what a reader must know of the columns."""
+    rows of the paper on these norms. A row is about the runs that are done, as the report's first sentence is; without
+    any, about all, each as far as it is. The note says what a reader must know of the columns."""
     heads = [heading(blocks), "norm", "rate", *(column.head for column in columns), "seeds", "updates"]
-    rows = []
+    rows, left_out = [], ""
     for block in blocks:
         choices = [choice for metric in metrics for choice in block.choices(metric).values()]
         for arm in block.arms:
             shown = [choice[arm] for choice in choices if arm in choice]
             for item in sorted({item.rate: item for item in reversed(shown)}.values()):
+                runs = [run for run in item.runs if run.done] or item.runs
+                left_out = " Unfinished runs are left out." if len(runs) < len(item.runs) else left_out
                 first = [block.label or "ours" * bool(paper), arm.name, f"{item.rate:g}"]
-                last = [str(len(item.runs)), str(min(run.records[-1]["update"] for run in item.runs))]
-                rows.append([*first, *(column.cell(item.runs, arm.prefix) for column in columns), *last])
+                last = [str(len(runs)), low_to_high([run.records[-1]["update"] for run in runs], 9)]
+                rows.append([*first, *(column.cell(runs, arm.prefix) for column in columns), *last])
     norms = {arm.norm for block in blocks for arm in block.arms}
     rows += [[label, name, *(cells.get(head, "-") for head in heads[2:])] for label, name, cells in paper
              if is_named(name, norms)]  # fmt: skip
-    about = f"{said(note, norms)} Mean over seeds (lowest to highest), at the learning rates of the figure."
+    about = f"{said(note, norms)} Mean over seeds (lowest to highest), at the learning rates of the figure.{left_out}"
     return Table(title, heads, rows, about)
 
 
