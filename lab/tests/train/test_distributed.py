@@ -8,7 +8,9 @@ import torch
 
 from lab_support import plain_descent, processes
 from layernorm_lab import cli
+from layernorm_lab.errors import RunError
 from layernorm_lab.runs import checkpoint
+from layernorm_lab.train import distributed
 
 # 50 cases: the last batch of an epoch has 2 cases, and shares of 3 and 2 cases occur
 RUNS = ["--norm", "layer", "batch", "--batch-size", "6"]
@@ -61,7 +63,7 @@ def test_two_processes_give_the_same_metrics_and_write_once(runs, count, tmp_pat
     run = tmp_path / "two" / "digits-layer-b6-s0"
     (run / "result.json").unlink()
     assert cli.main([*COMMAND, *runs, "--out", str(tmp_path / "two")]) == 1
-    assert "was trained by 2 process(es), now there are 1" in capsys.readouterr().err
+    assert "was begun by 2 processes, and this command has 1 process; use torchrun" in capsys.readouterr().err
 
 
 def test_gradients_are_those_of_the_global_mean(tmp_path):
@@ -73,3 +75,19 @@ def test_gradients_are_those_of_the_global_mean(tmp_path):
     assert any(name.endswith("running_var") for name in names)
     for name in names:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "raised", "message"),
+    [
+        (
+            "[/gloo/gloo/transport/tcp/pair.cc:538] Read error",
+            RunError,
+            "another process of this run has ended; the same",
+        ),
+        ("size mismatch", RuntimeError, "size mismatch"),
+    ],
+)
+def test_the_end_of_another_process_is_named(text, raised, message):
+    with pytest.raises(raised, match=message), distributed.processes_ended():
+        raise RuntimeError(text)

@@ -59,6 +59,8 @@ def _say(message: str) -> None:
     text = f"layernorm: {printable(message)}"
     if sys.stderr.isatty():  # in a file or a pipe a message stays one line
         text = wrapped(text, 2, shutil.get_terminal_size().columns)
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            text = f"\n{text}"  # torchrun's first process may have a bar in this line
     print(text, file=sys.stderr)
 
 

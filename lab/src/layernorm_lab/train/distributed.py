@@ -39,9 +39,17 @@ def accelerator(device: str, precision: str, tracker: str = "none", out: Path | 
 
 @contextlib.contextmanager
 def processes_ended() -> Iterator[None]:
-    """Closes the processes' connection at the end of the command, so that no process and no thread is left waiting."""
+    """Closes the processes' connection at the end of the command, so that no process and no thread is left waiting.
+
+    Raises:
+        RunError: another of the processes has ended.
+    """
     try:
         yield
+    except RuntimeError as error:
+        if "/gloo/" in str(error):  # gloo connects the processes; its text names its source file
+            raise RunError("another process of this run has ended; the same command resumes") from error
+        raise
     finally:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()

@@ -242,7 +242,8 @@ class Fit:
         processes = self.accelerator.num_processes
         if header.processes != processes:
             raise RunError(
-                f"{self.folder.path} was trained by {header.processes} process(es), now there are {processes}; "
+                f"{self.folder.path} was begun by {_processes(header.processes)}, and this command has "
+                f"{_processes(processes)}; "
                 f"use torchrun --nproc-per-node {header.processes}, or --restart"
             )
         try:
@@ -298,6 +299,10 @@ def step_size_factor(decay: float, update: int, updates: int) -> float:
     share."""
     falling = decay * updates
     return min(1.0, (updates - update) / falling) if falling else 1.0
+
+
+def _processes(count: int) -> str:
+    return f"{count} process{'es' * (count != 1)}"
 
 
 def _finite(metrics: dict[str, float]) -> bool:
