@@ -114,7 +114,7 @@ def test_a_long_wait_has_lines_in_a_file(monkeypatch, capsys):
     with waiting("loading"):
         time.sleep(0.2)
     assert threading.active_count() == threads
-    assert capsys.readouterr().err.startswith("loading ...\nloading ...\n")
+    assert capsys.readouterr().err.startswith("loading ... 0 s\nloading ... 0 s\n")
     monkeypatch.setenv("LOCAL_RANK", "1")
     with waiting("loading"):
         time.sleep(0.05)

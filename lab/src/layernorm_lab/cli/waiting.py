@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 SILENCE = 3.0
@@ -15,7 +16,7 @@ SILENCE = 3.0
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[None]:
     """Says what is waited for, such as "loading PyTorch", inside the ``with``: at once on a terminal, which is cleaned
-    afterwards. In a file or a pipe it is a line for every `SILENCE` seconds."""
+    afterwards. In a file or a pipe it is a line for every `SILENCE` seconds, with the time so far."""
     text = f"{what} ..."
     if os.environ.get("LOCAL_RANK", "0") != "0":  # of torchrun's processes the first one speaks
         yield
@@ -37,5 +38,6 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def _tell(text: str, over: threading.Event) -> None:
+    began = time.monotonic()
     while not over.wait(SILENCE):
-        print(text, file=sys.stderr, flush=True)
+        print(f"{text} {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

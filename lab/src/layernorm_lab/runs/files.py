@@ -182,7 +182,10 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         held = FileLock(path, blocking=False, fallback_to_soft=False).acquire()
     except Timeout as error:
-        raise RunError(f"{folder} is in use by another process ({holder(folder) or 'unknown'})") from error
+        raise RunError(
+            f"{folder} is in use by another process ({holder(folder) or 'unknown'}); let it end, or stop it, and give "
+            "this command again"
+        ) from error
     except OSError as error:
         raise RunError(f"cannot write in {folder}: {reason(error)}") from error
     with held:
