@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import layernorm as ln
+from layernorm import isolation
 from layernorm.backends import Entry
-from layernorm.doctor import battery, check, command, comparison, installation, isolation, machine, table, timing
+from layernorm.doctor import battery, check, command, comparison, installation, machine, table, timing
 from layernorm.doctor.battery import Norm, Recurrent
 from layernorm.doctor.comparison import Case, compare
-from layernorm.doctor.isolation import Failure, isolated
 from layernorm.engines.protocol import Support
 from layernorm.formula import PRESETS
+from layernorm.isolation import Failure, isolated
 from support.processes import python
 from support.repository import ROOT
 

@@ -32,7 +32,8 @@ BELOW = {
     "convert": {"nn", "functional", "backends", "equations", "formula"},
     "audit": {"convert", "nn", "equations"},
     "export": {"nn", "functional", "equations", "formula"},
-    "doctor": {"nn", "functional", "backends", "formula"},
+    "isolation": set(),  # processes that may crash: those of `doctor --check`, and the laboratory's jobs
+    "doctor": {"isolation", "nn", "functional", "backends", "formula"},
     "__main__": {"doctor"},
     "__init__": {"backends", "functional", "geometry", "formula", "nn", "convert", "audit", "export", "interop"},
 }

@@ -11,7 +11,7 @@ import pytest
 from lab_support import processes
 from lab_support.command import refused
 from lab_support.runs import outcome
-from layernorm.doctor.isolation import Worker
+from layernorm.isolation import Worker
 from layernorm_lab import cli
 from layernorm_lab.runs import files, folder
 

@@ -3,7 +3,6 @@
 - `installation`: versions, engines and what they run. `machine`: versions, commit, processor, cores.
 - `battery`: the problems that engines are compared on.
 - `comparison`: compares one engine with float64 on one problem. `timing`: compares its time with torch's.
-- `isolation`: runs a function in a process of its own, which may crash or hang.
 - `check`: runs all of these. `table`: the text that it prints.
 - `command`: `python -m layernorm doctor`, which needs no laboratory.
 """

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 
 from .. import backends
+from ..isolation import Failure, isolated
 from . import installation, table
 from .battery import battery, few
 from .comparison import Case, Row, compare
-from .isolation import Failure, isolated
 from .table import Outcome
 from .text import wrapped
 from .timing import relative_time

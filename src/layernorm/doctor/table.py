@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..isolation import Failure
 from .comparison import Case, Deviation, Row, type_name
-from .isolation import Failure
 from .text import wrapped
 from .timing import NETWORK, NORM
 

@@ -41,11 +41,12 @@ class LSTM(Recurrent[State]):
             norm the norm of each weight row as torch draws it. A number is for every gain. A mapping has values for
             some gains by name, such as ``{"gain_hh": 0.3}``; the others start as with ``None``. ``"steady"``: the gain
             of ``W_hh h``, where a norm has it by itself, is 0.6 (0.5 where the normalised cell is carried on) and all
-            others are 1, with which gradients do not grow over time. ``"match"``, for all gains or in a mapping: the network starts as a plain one does. Such a gain
-            is what its normalisation would divide by, in the mean, if nothing were normalised. This is computed for
-            inputs from N(0, 1) that are independent over features and time, without dropout and zoneout. For such
-            inputs `layernorm.match` measures the same within 5 % in the lowest layer, and within 15 % above it, in the
-            mean over draws of 64 units and more. For other inputs use `layernorm.match`.
+            others are 1, with which gradients do not grow over time. ``"match"``, for all gains or in a mapping: the
+            network starts as a plain one does. Such a gain is what its normalisation would divide by, in the mean, if
+            nothing were normalised. This is computed for inputs from N(0, 1) that are independent over features and
+            time, without dropout and zoneout. For such inputs `layernorm.match` measures the same within 5 % in the
+            lowest layer, and within 15 % above it, in the mean over draws of 64 units and more. For other inputs use
+            `layernorm.match`.
         forget_bias: the initial value of the learnable bias of f, the gate that keeps the old state. ``None``: the
             same as for the other biases. Where several biases are added to this gate, the first of them gets the value
             and the others start at 0, so that their sum is exactly this. The first is ``bias_ih``, or ``norm_bias`` or

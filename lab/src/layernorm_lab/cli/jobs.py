@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from layernorm.doctor.isolation import Worker, WorkerEndedError
+from layernorm.isolation import Worker, WorkerEndedError
 
 from ..errors import Failure, Interrupted, RunError
 from ..protocol import Experiment

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from layernorm.doctor.isolation import ctrl_c_ignored
+from layernorm.isolation import ctrl_c_ignored
 
 from ..errors import Failure, Interrupted, RunError, UsageError, unknown
 from ..protocol import Experiment
