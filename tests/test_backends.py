@@ -115,9 +115,10 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
     assert calls == []
     with ln.backends.use("made-up"):
         y = ln.functional.layer_norm(x, (3,))
-        said = "on cpu in torch.float64: it computes no torch.float64; 'native' does"
-        others = said if "native" in ln.backends.available() else said.replace("native", "reference")
-        with pytest.raises(ln.backends.NoKernelError, match=re.escape(f"has no kernel for normalize {others}")):
+        other = "native" if "native" in ln.backends.available() else "reference"
+        said = "no kernel for normalize on cpu in torch.float64: backend 'made-up' not for torch.float64; "
+        said += f"'{other}' has one"
+        with pytest.raises(ln.backends.NoKernelError, match=re.escape(said)):
             ln.functional.layer_norm(x.double(), (3,))
     y.sum().backward()  # on the engine of its forward
     assert calls == ["forward", "backward"]
@@ -135,9 +136,17 @@ def test_what_has_no_kernel_is_the_references(monkeypatch):
     unknown = dataclasses.replace(equations, formula=dataclasses.replace(formula, eps=0.5))
     monkeypatch.setattr(ln.backends.engine("native"), "FORMULA_FIELDS", frozenset())
     assert ln.backends.choose("recurrent", x, unknown).name == "reference"
-    said = "no kernel for recurrent on cpu in torch.float32: it computes no the formula's"
+    said = "no kernel for recurrent on cpu in torch.float32: backend 'native' not for a formula with "
     with ln.backends.use("native"), pytest.raises(RuntimeError, match=said):
         ln.backends.choose("recurrent", x, unknown)
+
+
+def test_what_no_engine_computes_is_an_error_with_each_reason(monkeypatch):
+    for name in ("native", "reference"):
+        if name in ln.backends.available():
+            monkeypatch.setattr(ln.backends.engine(name), "FORMULA_FIELDS", frozenset())
+    with pytest.raises(ln.backends.NoKernelError, match="backend 'reference' not for a formula with cell, eps$"):
+        ln.GRU(3, 4, eps=0.123)(torch.randn(5, 2, 3))
 
 
 def test_a_folder_or_a_module_that_fails_is_passed_over(monkeypatch, tmp_path):

@@ -133,7 +133,7 @@ def supports(name: str, kind: Kind) -> Support:
     """Says whether an engine that runs here computes a kind of call: it knows the fields that its formula sets, too."""
     module = engine(name)
     fields = frozenset() if kind.recurrence is None else kind.recurrence.formula.changed - module.FORMULA_FIELDS
-    return Support(False, f"the formula's {', '.join(sorted(fields))}") if fields else module.supports(kind)
+    return Support(False, f"a formula with {', '.join(sorted(fields))}") if fields else module.supports(kind)
 
 
 def choose(
@@ -170,14 +170,15 @@ def choose_for(
         NoKernelError: the engine that was asked for does not compute this.
     """
     kind = Kind(op, device, dtype, recurrence, widths)
+    reasons = {}
     for name in (asked_for,) if asked_for else _engines_to_try(device.type):
         found = supports(name, kind)
         if found.yes:
             return Choice(name, engine(name))
-    raise NoKernelError(
-        f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}: it computes no {found.reason}; "
-        f"{preferred(kind).name!r} does"
-    )
+        reasons[name] = found.reason
+    told = "; ".join(f"backend {name!r} not for {reason}" for name, reason in reasons.items())
+    other = f"; {preferred(kind).name!r} has one" if asked_for else ""
+    raise NoKernelError(f"no kernel for {op} on {device} in {dtype}: {told}{other}")
 
 
 def preferred(kind: Kind) -> Choice:

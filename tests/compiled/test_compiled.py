@@ -103,7 +103,7 @@ def test_what_happens_between_steps(network):
 
 
 def test_batch_norm_is_refused_and_says_who_computes_it():
-    said = "no kernel for recurrent on cpu in torch.float32: it computes no norm='batch'; '(native|reference)' does"
+    said = "recurrent on cpu in torch.float32: backend 'compiled' not for norm='batch'; '(native|reference)' has one"
     with ln.backends.use("compiled"), pytest.raises(ln.backends.NoKernelError, match=said):
         ln.RNN(3, 4, norm="batch")(torch.randn(5, 3, 3))
 

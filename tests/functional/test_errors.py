@@ -125,6 +125,15 @@ def test_the_same_under_torch_func():
         torch.func.grad(lambda x: layer_norm(x, (4,)).sum())(X)
 
 
+def test_a_mask_under_vmap():
+    module, x, mask = ln.GRU(2, 3), torch.randn(2, 4, 3, 2), torch.ones(2, 4, 3, dtype=torch.bool)
+    run = torch.func.vmap(lambda x, mask: module(x, mask=mask)[0])
+    torch.testing.assert_close(run(x, mask)[1], module(x[1])[0])
+    mask[1, 2, 0] = False
+    with pytest.raises(ValueError, match="GRU: expected each row's steps to come first in mask, got a row with a gap"):
+        run(x, mask)
+
+
 @pytest.mark.parametrize("bad", [9, -1])
 def test_lengths_out_of_range_under_torch_func(bad):
     """As without it; under vmap of any case, also where lengths are wrapped twice."""

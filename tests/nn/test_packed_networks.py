@@ -187,3 +187,35 @@ def test_uneven_lengths_with_rows_of_no_steps():
     assert not output[:, 0].any()
     assert not h[0, 0].any()
     assert h[0, 1:].all()
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit")
+def test_batch_norm_that_counts_padding_stays_packed_in_evaluation():
+    """The population is given, so that rows that have ended change nothing: the call can be traced and compiled."""
+    module = ln.LSTM(I, H, norm=ln.BatchNormOverTime(count_padding=True))
+    packed = pack_padded_sequence(torch.randn(5, 3, I), torch.tensor([5, 3, 2]))
+    module(packed)
+    module.eval().requires_grad_(False)
+
+    def call(data, sizes):
+        return module(PackedSequence(data, sizes))[0].data
+
+    given = packed.data, packed.batch_sizes
+    padded, lengths = pad_packed_sequence(packed)
+    expected = pack_padded_sequence(module(padded, lengths=lengths)[0], lengths).data
+    traced = torch.jit.trace(call, given)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for run in (call, traced, compiled):
+        torch.testing.assert_close(run(*given), expected)
+
+
+@pytest.mark.parametrize("count_padding", [False, True])
+def test_batch_norm_of_a_packed_batch_trains_in_one_graph(count_padding):
+    module = ln.GRU(I, H, norm=ln.BatchNormOverTime(count_padding=count_padding))
+    other = copy.deepcopy(module)
+    packed = pack_padded_sequence(torch.randn(5, 3, I), torch.tensor([5, 3, 2]))
+    compiled = torch.compile(
+        lambda data: module(PackedSequence(data, packed.batch_sizes))[0].data, fullgraph=True, backend="aot_eager"
+    )
+    torch.testing.assert_close(compiled(packed.data), other(packed)[0].data)
+    torch.testing.assert_close(dict(module.named_buffers()), dict(other.named_buffers()))

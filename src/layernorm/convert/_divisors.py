@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..equations.arguments import RecurrentArguments
+from ..equations.arguments import RecurrentArguments, StateChanges
 from ..equations.batch_norm import moments
 from ..equations.dispatch import below_autocast
 from ..equations.network import Network
@@ -39,9 +39,9 @@ def sum_divisors(a: RecurrentArguments, recurrence: Recurrence) -> Divisors:
     before: list[State] = []
     from_hidden: list[Tensor] = []
 
-    def step(t: int, old: State) -> State:
+    def step(t: int, old: State, changes: StateChanges) -> State:
         before.append(old)
-        from_hidden.append(a.changes.apply_dropout(old[0]) @ p["weight_hh"].T)
+        from_hidden.append(changes.apply_dropout(old[0]) @ p["weight_hh"].T)
         return network.step(t, biased[t], from_hidden[t], old)
 
     walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), schedule, shares_of_lines(a))

@@ -51,6 +51,9 @@ def check() -> None:
     _conclude(outcomes, unchecked)
 
 
+OPS = ("normalize", "recurrent")
+
+
 def _engines_and_devices() -> list[tuple[str, str]]:
     """Returns every engine that runs here with each type of device that it has kernels for."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -58,7 +61,7 @@ def _engines_and_devices() -> list[tuple[str, str]]:
         (name, device)
         for name in backends.available()
         for device in devices
-        if backends.supports(name, backends.Kind("normalize", torch.device(device), torch.float32)).yes
+        if any(backends.supports(name, backends.Kind(op, torch.device(device), torch.float32)).yes for op in OPS)
     ]
 
 

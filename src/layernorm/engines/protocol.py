@@ -24,8 +24,9 @@ class Kind(NamedTuple):
         op: ``"normalize"``, ``"recurrent"`` or ``"steps"``.
         device: where the tensors are.
         dtype: the type of the input's numbers.
-        recurrence: the equations of a recurrent op.
-        widths: N of a norm, I, H, P of a recurrent op. Empty on the CPU, where kernels take every size.
+        recurrence: the equations of a recurrent op. None also where only op, device and type are asked about.
+        widths: N of a norm, I, H, P of a recurrent op. Empty on the CPU, to save time in small calls: an engine cannot
+            refuse a size there.
     """
 
     op: str
@@ -93,10 +94,11 @@ class Engine(Protocol):
     FORMULA_FIELDS: frozenset[str]
 
     def supports(self, kind: Kind) -> Support:
-        """Says whether the engine computes this kind of call. A reason ends "NAME computes no ..."."""
+        """Says whether the engine computes this kind of call. A reason ends "not for ...", as in "norm='batch'"."""
 
     def is_worth_it(self, kind: Kind) -> Support:
-        """Says whether it is faster than PyTorch's own kernels at what it supports: `accelerate` asks that."""
+        """Says whether it is faster than PyTorch's own kernels at what it supports: `accelerate` asks the engine that
+        is chosen by itself. A reason says why not."""
 
     def normalize_forward(self, a: NormArguments, residual: Tensor | None, save: bool) -> Sequence[Tensor]:
         """Returns [y]; with ``residual`` [y, input + residual], where y normalises the sum.

@@ -77,7 +77,13 @@ def scheduled_input(a: RecurrentArguments) -> tuple[Tensor, Schedule]:
 
 
 TakeSteps = Callable[[Network, Tensor, State, Schedule, StateChanges], Walk]
-"""Takes all steps of a call, from W_ih x of all lines and the initial state: what an engine can give to the driver."""
+"""Takes all steps of a call: what an engine can give to the driver, as `forward_steps`. There is a step at least.
+
+It is given the network, W_ih x of all lines, (T, B, G*H) or of a packed call (1, lines, G*H), and the initial state.
+``network.input_side`` makes of W_ih x what does not wait for a state, ``schedule.split`` the steps of it. `walk` does
+all that happens between steps, but for the dropout of the h that W_hh reads, which a step applies. Parameters may
+require grad.
+"""
 
 
 def forward_steps(network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges) -> Walk:
@@ -85,9 +91,8 @@ def forward_steps(network: Network, zx: Tensor, state: State, schedule: Schedule
     # Not `[t]` in each step: its backward makes a zero tensor of the whole sequence's size every time.
     from_input = schedule.split(network.input_side(zx))
 
-    def step(t: int, old: State) -> State:
-        own = changes if schedule.sizes is None else changes.of_rows(schedule.sizes[t])
-        h = as_multiplied(own.apply_dropout(old[0]), network.recurrence)
+    def step(t: int, old: State, changes: StateChanges) -> State:
+        h = as_multiplied(changes.apply_dropout(old[0]), network.recurrence)
         return network.step(t, from_input[t], h @ network.p["weight_hh"].T, old)
 
     return walk(step, state, len(from_input), schedule, changes)
@@ -207,13 +212,17 @@ def _sum(*terms: Tensor | None) -> Tensor:
     return sum(others, first)
 
 
+TakeStepsBack = Callable[..., tuple[State, Contribution]]
+"""Takes all steps of a call back, as `backward_steps`; ``ended_count`` is given under batch norm alone."""
+
+
 @kernel
 def recurrent_backward(
     a: RecurrentArguments,
     saved: Sequence[Tensor],
     grad_output: Tensor | None,
     grad_state: Sequence[Tensor | None],
-    take_steps_back: Callable[..., tuple[State, Contribution]] = backward_steps,
+    take_steps_back: TakeStepsBack = backward_steps,
 ) -> list[Tensor]:
     """Returns [d input, *d initial state, *d params, *d restart], by hand: only the state's gradient goes step by step.
 

@@ -72,7 +72,7 @@ def lines_of(batch_sizes: Tensor, lines: int) -> tuple[Tensor, Tensor]:
 def count_rows(a: RecurrentArguments) -> Tensor:
     """Returns how many rows count in batch norm's moments at each step, (T,).
 
-    With ``count_padding`` all rows count, up to the last step of any.
+    With ``count_padding`` all rows of a padded call count, up to the last step of any.
     """
     if a.batch_sizes is not None:
         return unwrapped(a.batch_sizes)
@@ -174,11 +174,13 @@ class Walk(NamedTuple):
     final: State
 
 
-def walk(step: Callable[[int, State], State], state: State, T: int, schedule: Schedule, changes: StateChanges) -> Walk:
+def walk(
+    step: Callable[[int, State, StateChanges], State], state: State, T: int, schedule: Schedule, changes: StateChanges
+) -> Walk:
     """Takes T steps from the initial state.
 
-    ``step`` is a function from t and the state before the step to the state after it. It applies the dropout of
-    ``changes`` itself. The rows of a packed call that have ended leave the state.
+    ``step`` is a function from t, the state before the step and the changes of its rows to the state after it. It
+    applies their dropout itself. The rows of a packed call that have ended leave the state.
     """
     zero = state[0].new_zeros(())
     befores: list[State] = []
@@ -195,7 +197,7 @@ def walk(step: Callable[[int, State], State], state: State, T: int, schedule: Sc
         if schedule.cut is not None:
             restart = [r.to(zero.dtype) for r in changes.restart] or [zero] * len(state)
             old = tuple(torch.where(schedule.cut[index], new, s) for new, s in zip(restart, before, strict=True))
-        after = step(t, old)
+        after = step(t, old, changes)
         if changes.kept:
             after = tuple(apply_zoneout(*part) for part in zip(changes.shares(index), old, after, strict=True))
         if schedule.active is not None:

@@ -25,7 +25,7 @@ def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tens
         raise RuntimeError(f"{who}: expected reset of shape {list(shape)}{order}, got {list(reset.shape)}")
     if reset.dtype == torch.bool:
         return reset
-    mask = reset if torch.compiler.is_compiling() else unwrapped(reset)
+    mask = unwrapped(reset)
     check_values(
         ((mask == 0) | (mask == 1)).all(),
         f"{who}: expected reset to be bool, or to hold only 0 and 1",

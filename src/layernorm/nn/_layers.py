@@ -204,12 +204,13 @@ class Layers(Normalised):
             )
         statistics, sizes = self._population(suffix), a.batch_sizes
         population = () if self.training else statistics.at_steps(a.sizes[0])
-        padded = unpacked(a) if settings.count_padding else a  # where rows that have ended take steps, too
+        ended_count = settings.count_padding and self.training  # rows that have ended take steps, too
+        padded = unpacked(a) if ended_count else a
         padded = padded._replace(population=population, count_padding=settings.count_padding)
         output, final, moments = recurrent(padded)
         if moments:
             statistics.update(count_rows(padded), moments, settings.momentum)
-        if sizes is not None and settings.count_padding:
+        if sizes is not None and ended_count:
             times, rows = (index.to(output.device) for index in lines_of(sizes, len(a.input)))
             output = output[times, rows]
         return output, final

@@ -36,7 +36,7 @@ def forward_chunk(
     network = equations.network_of(p, recurrence)
     zh: list[Tensor] = []
 
-    def step(t: int, old: State) -> State:
+    def step(t: int, old: State, changes: StateChanges) -> State:
         zh.append(changes.apply_dropout(old[0]) @ p["weight_hh"].T)
         return network.step(t, network.input_side(zx[t]), zh[t], old)
 
