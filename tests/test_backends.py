@@ -145,7 +145,7 @@ def test_what_no_engine_computes_is_an_error_with_each_reason(monkeypatch):
     for name in ("native", "reference"):
         if name in ln.backends.available():
             monkeypatch.setattr(ln.backends.engine(name), "FORMULA_FIELDS", frozenset())
-    with pytest.raises(ln.backends.NoKernelError, match="backend 'reference' not for a formula with cell, eps$"):
+    with pytest.raises(ln.backends.NoKernelError, match=r"backend 'reference' not for a formula with cell, eps$"):
         ln.GRU(3, 4, eps=0.123)(torch.randn(5, 2, 3))
 
 
