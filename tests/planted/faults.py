@@ -282,8 +282,8 @@ FAULTS = [
     # --- the compiled engine ---
     Fault(
         "compiled-states-before",
-        "befores += [state, *after[:-1]]",
-        "befores += after",
+        "before += [state, *states[:-1]]",
+        "before += states",
         "test_compiled.py every_formula and RNN",
     ),
     Fault(
@@ -431,8 +431,11 @@ FAULTS = [
     ),
     Fault(
         "geometry-fisher",
-        "family.covariance(eta) / family.phi**2",
-        "family.covariance(eta) / family.phi",
+        """def precision(family: Family, eta: Tensor) -> Tensor:
+    \"""Computes Cov[y|x] / phi^2, (B, H, H).\"""
+    return family.covariance(eta) / family.phi**2""",
+        """def precision(family: Family, eta: Tensor) -> Tensor:
+    return family.covariance(eta) / family.phi""",
         "test_fisher.py by_hand or hessian",
     ),
     Fault(

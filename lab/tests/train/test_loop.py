@@ -111,7 +111,7 @@ def test_another_number_of_processes_is_refused(tmp_path, monkeypatch):
     stopped(tmp_path / "run")
     monkeypatch.setattr(Accelerator, "num_processes", 2)
     monkeypatch.setattr(torch.distributed, "broadcast", lambda *arguments: None)
-    with pytest.raises(RunError, match=r"trained by 1 process\(es\), now there are 2"):
+    with pytest.raises(RunError, match="was begun by 1 process, and this command has 2 processes"):
         train(tmp_path / "run")
 
 

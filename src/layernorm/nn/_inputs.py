@@ -41,10 +41,11 @@ def take_in(layers: Layers, input: Any, hx: Any, lengths: Any, reset: Any, reset
     check_dense(name, "input", input)
     if input.dim() not in (2, 3):
         raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
-    for what, part in [*(("hx", part) for part in state or ()), *(("reset_hx", part) for part in restart or ())]:
-        if part.dim() != input.dim():
-            form = "batched 3-D" if input.dim() == 3 else "unbatched 2-D"
-            raise RuntimeError(f"For {form} input, {what} should also be {input.dim()}-D but got {part.dim()}-D tensor")
+    for what, parts in (("hx", state), ("reset_hx", restart)):
+        for part in parts or ():
+            if (got := part.dim()) != input.dim():
+                form = "batched 3-D" if input.dim() == 3 else "unbatched 2-D"
+                raise RuntimeError(f"For {form} input, {what} should also be {input.dim()}-D but got {got}-D tensor")
     if input.dim() == 3:
         return _padded(layers, input, state, lengths, reset, restart)
     if lengths is not None:

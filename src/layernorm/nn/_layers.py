@@ -170,7 +170,7 @@ class Layers(Normalised):
             outputs: list[Tensor] = []
             for direction in self._directions:
                 k, suffix = len(finals), f"_l{layer}{direction}"
-                changes = self._draw_changes(x, B, [part[k] for part in restart])
+                changes = self._draw_changes(x, B, restart and [part[k] for part in restart])
                 state, params = [part[k] for part in hx], self._parameters_of(suffix)
                 a = RecurrentArguments(
                     x, state, params, self.recurrence, changes,

@@ -153,7 +153,7 @@ def test_the_steady_start_has_smaller_recurrent_gains():
     gains = {name.partition(".")[2]: p.unique().tolist() for name, p in model.named_parameters() if "gain" in name}
     assert len(gains) == 6, "lstm2 and lstm3 share their names"
     for name, values in gains.items():
-        assert values == pytest.approx([0.3 if "gain_hh" in name else 1.0]), name
+        assert values == pytest.approx([0.6 if "gain_hh" in name else 1.0]), name
 
 
 @pytest.mark.parametrize("norm", ["none", "layer"])
