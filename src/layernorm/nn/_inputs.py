@@ -41,11 +41,10 @@ def take_in(layers: Layers, input: Any, hx: Any, lengths: Any, reset: Any, reset
     check_dense(name, "input", input)
     if input.dim() not in (2, 3):
         raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
-    for what, parts in (("hx", state), ("reset_hx", restart)):
-        for part in parts or ():
-            if (got := part.dim()) != input.dim():
-                form = "batched 3-D" if input.dim() == 3 else "unbatched 2-D"
-                raise RuntimeError(f"For {form} input, {what} should also be {input.dim()}-D but got {got}-D tensor")
+    if state is not None:
+        _check_dims(input, "hx", state)
+    if restart is not None:
+        _check_dims(input, "reset_hx", restart)
     if input.dim() == 3:
         return _padded(layers, input, state, lengths, reset, restart)
     if lengths is not None:
@@ -53,11 +52,18 @@ def take_in(layers: Layers, input: Any, hx: Any, lengths: Any, reset: Any, reset
     return _unbatched(layers, input, state, reset, restart)
 
 
+def _check_dims(input: Tensor, what: str, state: State) -> None:
+    for part in state:
+        if part.dim() != input.dim():
+            form = "batched 3-D" if input.dim() == 3 else "unbatched 2-D"
+            raise RuntimeError(f"For {form} input, {what} should also be {input.dim()}-D but got {part.dim()}-D tensor")
+
+
 def _padded(layers: Layers, input: Tensor, hx: State | None, lengths: Any, reset: Any, restart: State | None) -> Taken:
     """Takes (T, B, I), or (B, T, I) with batch first."""
     x = input.transpose(0, 1) if layers.batch_first else input
     T, B = x.shape[:2]
-    cuts = _cuts(layers, reset, restart, (T, B), x)
+    cut, starts = (None, ()) if reset is None else _cuts(layers, reset, restart, (T, B), x)
     hx = _state_of_padded(layers, x, hx, B)
     if lengths is not None and not isinstance(lengths, Tensor):
         lengths = _as_tensor(type(layers).__name__, lengths, x.device)
@@ -66,9 +72,9 @@ def _padded(layers: Layers, input: Tensor, hx: State | None, lengths: Any, reset
         return output.transpose(0, 1) if layers.batch_first else output, state
 
     if lengths is None or not _is_worth_packing(layers, x, lengths):
-        return Batch(x, B, hx, lengths, *cuts), back
+        return Batch(x, B, hx, lengths, cut, starts), back
     packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
-    batch, as_packed = _in_lines(layers, packed, hx, B, *cuts)
+    batch, as_packed = _in_lines(layers, packed, hx, B, cut, starts)
 
     def padded_back(output: Tensor, state: State) -> tuple[Tensor, State]:
         of_packed, state = as_packed(output, state)

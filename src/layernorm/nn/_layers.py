@@ -172,10 +172,8 @@ class Layers(Normalised):
                 k, suffix = len(finals), f"_l{layer}{direction}"
                 changes = self._draw_changes(x, B, restart and [part[k] for part in restart])
                 state, params = [part[k] for part in hx], self._parameters_of(suffix)
-                a = RecurrentArguments(
-                    x, state, params, self.recurrence, changes,
-                    lengths=lengths, reset=reset, reverse=bool(direction), batch_sizes=batch_sizes,
-                )  # fmt: skip
+                masks = lengths, reset, bool(direction), batch_sizes
+                a = RecurrentArguments(x, state, params, self.recurrence, changes, *masks)
                 output, final = self._run_layer(a, suffix)
                 outputs.append(output)
                 finals.append(final)
