@@ -44,12 +44,14 @@ ENGINES = {
     "reference": {"protocol"},
     "native": {"protocol"},
     "compiled": {"protocol"},
+    "triton": {"protocol"},
 }
 
 WITH_TORCH = {"torch", "numpy", "typing_extensions"}
 """PyTorch brings the last one."""
 OTHERS = {
     # room: the packages beside torch, numpy and Python's own that it may name
+    "engines": {"triton"},
     "export": {"onnx", "onnx_ir", "onnxscript"},
     "sb3": {"sb3_contrib", "stable_baselines3", "gymnasium"},
     "torchrl": {"torchrl", "tensordict"},

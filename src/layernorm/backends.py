@@ -48,6 +48,7 @@ ENGINES = {
     "native": Entry("layernorm.engines.native", "cpu"),
     "reference": Entry("layernorm.engines.reference", None),
     "compiled": Entry("layernorm.engines.compiled", None, by_itself=False),
+    "triton": Entry("layernorm.engines.triton", "cuda", by_itself=False),
 }
 
 _of_process = os.environ.get("LAYERNORM_ENGINE") or None
@@ -108,7 +109,7 @@ def use(name: str) -> Iterator[None]:
     What `torch.compile` has compiled takes the engine that was asked for last in any thread.
 
     Args:
-        name: ``"native"``, ``"reference"`` or ``"compiled"``.
+        name: of a row of `ENGINES`, such as ``"native"`` or ``"reference"``.
 
     Raises:
         TypeError: ``name`` is no string.

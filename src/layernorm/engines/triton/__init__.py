@@ -1,0 +1,52 @@
+"""The GPU engine: a step of a recurrent layer is two launches, by Triton.
+
+It runs where there is a GPU of CUDA and Triton, which PyTorch's builds for CUDA bring along, and for its tests on a CPU
+with Triton's interpreter (TRITON_INTERPRET=1). It is not chosen by itself: no GPU has run it yet.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import torch
+
+try:
+    import triton as triton
+except ImportError as error:
+    raise ImportError(f"it needs Triton, which PyTorch's builds for CUDA bring along: {error}") from error
+
+from ...equations import FORMULA_FIELDS as FORMULA_FIELDS
+from ...equations import recurrent as equations
+from ...equations.recurrent import recurrent_saved as recurrent_saved
+from ..protocol import YES, Kind, Support
+from ._steps import take_steps, take_steps_back
+
+DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
+MOST_UNITS = 2048
+if DEVICE == "cuda" and not torch.cuda.is_available():
+    raise ImportError("there is no GPU of CUDA; TRITON_INTERPRET=1 runs it on the CPU, for its tests")
+
+recurrent_forward = functools.partial(equations.recurrent_forward, take_steps=take_steps)
+recurrent_backward = functools.partial(equations.recurrent_backward, take_steps_back=take_steps_back)
+
+
+def supports(kind: Kind) -> Support:
+    """Supports recurrent layers over sequences in float32, with layer norm, RMS norm or none, without projections."""
+    r = kind.recurrence
+    if kind.op != "recurrent":
+        return Support(False, {"steps": "steps one by one", "normalize": "norm ops"}[kind.op])
+    if kind.device.type != DEVICE:
+        return Support(False, f"tensors on {kind.device}")
+    if kind.dtype is not torch.float32:
+        return Support(False, f"{kind.dtype}")
+    if r is not None and r.projected:
+        return Support(False, "projections")
+    if r is not None and (r.quantized or r.norm == "batch"):
+        return Support(False, "int8 weights" if r.quantized else "norm='batch'")
+    wide = kind.widths[1:2] > (MOST_UNITS,)
+    return Support(False, f"more than {MOST_UNITS} units") if wide else YES
+
+
+def is_worth_it(kind: Kind) -> Support:
+    return Support(False, "no GPU has run it yet")

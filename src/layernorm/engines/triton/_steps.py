@@ -1,0 +1,251 @@
+"""All steps of a layer by kernels: what the driver of the equations is given.
+
+What is computed of all steps at once stays PyTorch's: the products with W_ih, what the way back needs of the forward,
+and the gradients of the parameters. Each step is two launches, a product and the step of every row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...equations.arguments import StateChanges
+from ...equations.network import Network
+from ...equations.recurrent import Contribution
+from ...equations.schedule import Schedule, State, Walk, with_all_rows
+from ...equations.sites import GateSaved, Saved
+from ...formula import GATES, Place, Recurrence
+from . import _kernels as kernels
+
+TILE = {"RNN": 1, "LSTM": 4, "GRU": 4}
+"""The gates in a tile of a network: a power of two."""
+
+
+def take_steps(network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges) -> Walk:
+    """Takes the steps of a call (`TakeSteps`)."""
+    call = _Call(network, len(state[0]), len(schedule.indices(len(zx))), schedule, changes)
+    x, r = network.input_side(zx).detach().contiguous(), network.recurrence
+    after = [x.new_empty(*x.shape[:2], call.H) for _ in state]
+    hidden, both, cell = (_vectors(place, network) for place in r.places[1:])
+    vectors = {"gain_hidden": hidden.gain, "inside_hidden": hidden.inside, "outside_hidden": hidden.outside}
+    vectors |= {
+        "gain_both": both.gain,
+        "outside_both": both.outside,
+        "gain_cell": cell.gain,
+        "outside_cell": cell.outside,
+    }
+    call.set_table(0, x=x, after_h=after[0], after_c=after[-1], **vectors)
+    parts = parts_of(call.B, call.units, call.H)
+    h_now, c_now, h_read = (x.new_empty(call.B, call.H) for _ in range(3))
+    zh, first = x.new_empty(parts, call.B, call.units), [part.detach().contiguous() for part in state]
+    call.launch(kernels.start_first, first[0], first[-1], h_now, c_now, h_read, call.B, **call.of_start)
+    flags: dict[str, Any] = {
+        "HIDDEN": hidden.gain is not None, "INSIDE": hidden.inside is not None, "OUTSIDE": hidden.outside is not None,
+        "BOTH": both.gain is not None, "OUTSIDE_BOTH": both.outside is not None, "CELL": cell.gain is not None,
+        "OUTSIDE_CELL": cell.outside is not None, "PARTS": parts,
+    }  # fmt: skip
+    eps, forget_bias = r.formula.eps, r.formula.forget_bias
+    for _ in range(call.T):
+        call.multiply(h_read, zh, parts)
+        call.launch(kernels.forward_step, zh, h_now, c_now, h_read, call.B, eps, forget_bias, **flags, **call.of_step)
+    return _walk(state, [schedule.split(part) for part in after], schedule)
+
+
+def take_steps_back(
+    network: Network,
+    zx: Tensor,
+    zh: Tensor,
+    before: State,
+    dy: Tensor,
+    final: State,
+    schedule: Schedule,
+    changes: StateChanges,
+) -> tuple[State, Contribution]:
+    """Takes the steps of a call back (`TakeStepsBack`)."""
+    call = _Call(network, len(final[0]), len(schedule.indices(len(dy))), schedule, changes)
+    s, r, shape, H = network.activations(zx, zh, before), network.recurrence, zx.shape[:2], call.H
+    saved, gains = _saved(s, r, before), {f"gain_{name}": _gain(place, network) for name, place in call.places}
+    da, d_input, d_hidden, dzh = (zx.new_zeros(*shape, call.units) for _ in range(4))
+    dn, restart = zx.new_zeros(*shape, H), [torch.zeros_like(part) for part in final[: len(changes.restart)]]
+    made = {"da": da, "d_input": d_input, "d_hidden": d_hidden, "dzh": dzh, "dn": dn}
+    made |= dict(zip(("d_restart_h", "d_restart_c"), restart, strict=False))
+    call.set_table(call.T - 1, dy=dy.contiguous(), **saved, **gains, **made)
+    parts = parts_of(call.B, H, call.units)
+    dh_parts, dzh_now = zx.new_zeros(parts, call.B, H), zx.new_zeros(call.B, call.units)
+    carry = [part.clone(memory_format=torch.contiguous_format) for part in final]
+    flags: dict[str, Any] = {
+        "SPLIT": r.reset_multiplies == "hidden", "CLIP": r.gate_clip != math.inf, "PARTS": parts,
+        **{place.upper(): gains[f"gain_{place}"] is not None for place in ("hidden", "both", "cell")},
+    }  # fmt: skip
+    clip = r.gate_clip if flags["CLIP"] else 0.0
+    for _ in range(call.T):
+        call.launch(
+            kernels.backward_step, dh_parts, carry[0], carry[-1], dzh_now, call.B, clip, **flags, **call.of_step
+        )
+        call.multiply(dzh_now, dh_parts, parts, back=True)
+    d = (changes.apply_dropout(dh_parts.sum(0)) + carry[0], *carry[1:])
+    if schedule.cut is not None:
+        rows = schedule.cut[schedule.indices(call.T)[0]]
+        restart = [old + torch.where(rows, new, 0.0) for old, new in zip(restart, d, strict=False)]
+        d = tuple(torch.where(rows, 0.0, part) for part in d)
+    of_rz, of_n = slice(0, 2 * H), slice(2 * H, None)
+    steps = {
+        "RNN": (da, d_input, dzh),
+        "LSTM": (da, d_hidden, dzh, dn, dn),
+        "GRU": (da[..., of_rz], d_input[..., of_rz], da[..., of_n], d_input[..., of_n], dzh),
+    }[r.network]
+    if call.over_all:
+        steps = (da, d_input, d_hidden, dzh)
+    dzx = network.input_backward(s, steps)
+    factors = network.factors(schedule.apply_dropout(changes, before[0]), s, steps)
+    return d, Contribution(dzx, factors, network.vector_gradients(s, steps, dzx), tuple(restart))
+
+
+def parts_of(M: int, N: int, K: int) -> int:
+    """Returns into how many parts the K of a product is cut, so that there are about 128 programs with 128 each."""
+    tiles = triton.cdiv(M, 32) * triton.cdiv(N, 32)
+    return max(1, min(8, 128 // tiles, K // 128))
+
+
+class _Call:
+    """What the launches of one call have in common."""
+
+    def __init__(self, network: Network, B: int, T: int, schedule: Schedule, changes: StateChanges) -> None:
+        r, self.weight, self.B, self.T = network.recurrence, network.p["weight_hh"].detach().contiguous(), B, T
+        self.units, self.H = self.weight.shape
+        self.over_all = r.network == "GRU" and len(r.spans) == 1
+        self.places = list(zip(("hidden", "both", "cell"), r.places[1:], strict=True))
+        self.masks = _masks(schedule, changes, self.weight.device)
+        there = {name.upper(): self.masks[name] is not None for name in ("active", "cut", "dropout")}
+        there |= {"RESTART": bool(changes.restart), "PACKED": schedule.sizes is not None}
+        kind = {"RNN": kernels.RNN, "LSTM": kernels.LSTM, "GRU": kernels.GRU}[r.network]
+        common = {"NETWORK": kind, "H": self.H, "BLOCK": triton.next_power_of_2(self.H)}
+        self.of_start = {**common, **{name: there[name] for name in ("CUT", "RESTART", "DROPOUT", "PACKED")}}
+        spans = kernels.TOGETHER if len(r.spans) == 1 else kernels.TWO if len(r.spans) == 2 else kernels.EACH
+        self.of_step: dict[str, Any] = {
+            **common, **there, "RELU": r.nonlinearity == "relu", "OVER_ALL": self.over_all,
+            "GATES": GATES[r.network], "SPANS": spans, "CARRY": r.formula.cell == "carry", "RMS": r.norm == "rms",
+            "DEVIATION": r.formula.eps_on == "deviation", "KEPT_H": _kind(self.masks["kept_h"]),
+            "KEPT_C": _kind(self.masks["kept_c"]), "GATES_IN_TILE": TILE[r.network],
+        }  # fmt: skip
+
+    def set_table(self, step: int, **tensors: Tensor | None) -> None:
+        """Makes the table, with the number of the first step. The call keeps the tensors, whose addresses it has."""
+        self.kept = {"w": self.weight, **self.masks, **tensors}
+        numbers = {"step": step, "steps": self.T}
+        addresses = {name: t.data_ptr() for name, t in self.kept.items() if t is not None}
+        values = [(numbers | addresses).get(name, 0) for name in kernels.SLOTS]
+        self.table = torch.tensor(values, dtype=torch.int64).to(self.weight.device, non_blocking=True)
+
+    def launch(self, kernel: Any, *arguments: Any, **constants: Any) -> None:
+        """Launches a kernel with one program a row."""
+        kernel[(self.B,)](self.table, *arguments, **constants)
+
+    def multiply(self, a: Tensor, out: Tensor, parts: int, back: bool = False) -> None:
+        """Multiplies by W_hh, from h to the gates, or back; counts the step."""
+        K, N = (self.units, self.H) if back else (self.H, self.units)
+        BM, BN, BK = 16 if self.B <= 16 else 32, 32, 64
+        part = triton.cdiv(triton.cdiv(K, parts), BK) * BK
+        grid = triton.cdiv(self.B, BM), triton.cdiv(N, BN), parts
+        strides = {"W_N": 1, "W_K": self.H} if back else {"W_N": self.H, "W_K": 1}
+        kernels.product[grid](
+            self.table, a, out, self.B, STEPS_ON=-1 if back else 1, K=K, N=N, **strides, TYPE=tl.float32,
+            PRECISION="ieee", PART=part, BM=BM, BN=BN, BK=BK,
+        )  # fmt: skip
+
+
+class _Vectors(NamedTuple):
+    """The vectors of one place; without a gain all biases are outside."""
+
+    gain: Tensor | None
+    inside: Tensor | None
+    outside: Tensor | None
+
+
+def _vectors(place: Place, network: Network) -> _Vectors:
+    gain, p = _gain(place, network), network.p
+    inside = None if place.inside is None else p[place.inside].detach().contiguous()
+    outside = _sum(p[name].detach() for name in place.outside)
+    return _Vectors(gain, inside, outside) if gain is not None else _Vectors(None, None, _sum((inside, outside)))
+
+
+def _gain(place: Place, network: Network) -> Tensor | None:
+    return None if place.gain is None else network.p[place.gain].detach().contiguous()
+
+
+def _sum(vectors: Iterable[Tensor | None]) -> Tensor | None:
+    there = [v for v in vectors if v is not None]
+    return None if not there else there[0].contiguous() if len(there) == 1 else torch.stack(there).sum(0)
+
+
+def _masks(schedule: Schedule, changes: StateChanges, device: torch.device) -> dict[str, Tensor | None]:
+    """Returns what happens between steps, by its slot: masks as bytes, and of a packed call the first line and the
+    number of rows of each step."""
+    active, cut = (None if m is None else m.to(torch.int8).contiguous() for m in schedule[:2])
+    count = None if schedule.sizes is None else torch.tensor(schedule.sizes, dtype=torch.int64)
+    first = None if count is None else (count.cumsum(0) - count).to(device)
+    restart = [r.float().contiguous() for r in changes.restart]
+    shares = [None if k is None else k.contiguous() for k in (*changes.kept, None, None)]
+    return {
+        "active": active, "cut": cut, "first": first, "count": None if count is None else count.to(device),
+        "dropout": None if changes.dropout is None else changes.dropout.contiguous(),
+        "restart_h": restart[0] if restart else None, "restart_c": restart[1] if len(restart) > 1 else None,
+        "kept_h": shares[0], "kept_c": shares[1],
+    }  # fmt: skip
+
+
+def _kind(share: Tensor | None) -> int:
+    """Says whether zoneout has no share, one, or one for each unit."""
+    return 0 if share is None else 1 if share.shape[-1] == 1 else 2
+
+
+def _walk(state: State, after: list[Any], schedule: Schedule) -> Walk:
+    """Makes the states before and after each step of those after each, h and c apart."""
+    afters: list[State] = list(zip(*after, strict=True))
+    befores, ended, now = list[State](), list[State](), state
+    for t, later in enumerate(afters):
+        if schedule.sizes is not None and schedule.sizes[t] < len(now[0]):
+            ended.append(tuple(part[schedule.sizes[t] :] for part in now))
+            now = tuple(part[: schedule.sizes[t]] for part in now)
+        befores.append(now)
+        now = later
+    return Walk(befores, afters, with_all_rows(now, ended))
+
+
+def _saved(s: Any, r: Recurrence, before: State) -> dict[str, Tensor | None]:
+    """Returns what the way back needs of the forward, by its slot."""
+    cell = None
+    if r.network == "LSTM":
+        gates, other, start, cell = torch.cat(s[:4], -1), s.tanh_c, before[1], s.cell
+    elif r.network == "GRU":
+        gates, other, start = torch.cat(s[:3], -1), s[3], before[0]
+    else:
+        gates, other, start = s.h, None, None
+    blocks: list[tuple[GateSaved, int]] = [(s.gates, GATES[r.network])] if hasattr(s, "gates") else []
+    blocks = blocks or [(s.rz_gates, 2), (s.n_gate, 1)]
+    hat_hidden, r_hidden = _joined([(block.hidden, gates) for block, gates in blocks])
+    hat_both, r_both = _joined([(block.both, gates) for block, gates in blocks])
+    hat_cell, r_cell = _joined([(cell, 1)])
+    return {
+        "gates": gates.contiguous(), "other": None if other is None else other.contiguous(),
+        "start": None if start is None else start.contiguous(), "hat_hidden": hat_hidden, "r_hidden": r_hidden,
+        "hat_both": hat_both, "r_both": r_both, "hat_cell": hat_cell, "r_cell": r_cell,
+    }  # fmt: skip
+
+
+def _joined(blocks: list[tuple[Saved, int]]) -> tuple[Tensor | None, Tensor | None]:
+    """Returns z_hat of all gates, and 1 / deviation for each of them, of what sites of so many gates have saved."""
+    hats, deviations = [], []
+    for saved, gates in blocks:
+        if saved is None:
+            return None, None
+        z_hat, r = saved
+        hats.append(z_hat.flatten(-2))
+        deviations.append(r.squeeze(-1).repeat_interleave(gates // r.shape[-2], -1))
+    return torch.cat(hats, -1).contiguous(), torch.cat(deviations, -1).contiguous()
