@@ -34,13 +34,15 @@ def test_a_module_runs_on_it_and_a_refusal_says_why():
         "-c",
         """if True:
         import torch, layernorm as ln
+        torch.manual_seed(0)
         lstm, x = ln.LSTM(4, 6, num_layers=2, bidirectional=True), torch.randn(5, 3, 4, requires_grad=True)
         found = []
         for name in ("triton", "reference"):
             with ln.backends.use(name):
                 y, _ = lstm(x)
             found.append([y, *torch.autograd.grad(y.square().sum(), [x, *lstm.parameters()])])
-        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+        for a, b in zip(*found):
+            assert (a - b).abs().max() <= 1e-5 * (1 + b.abs().max())
         assert ln.backends.choose("recurrent", x).name != "triton"
         for wrong in (ln.LSTM(4, 6, proj_size=2), ln.LSTM(4, 6, norm="batch"), ln.LSTM(4, 6).double()):
             try:
