@@ -84,7 +84,7 @@ def spelled(code):
 
 def test_no_other_file_spells_them():
     found = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if list(spelled(path.read_text("utf-8")))}
-    assert found <= {"equations/arguments.py"}
+    assert found <= {"equations/arguments.py", "export/onnx.py"}  # ONNX's exporter reads the signature of a translation
 
 
 def test_the_search_sees_a_call_a_tuple_and_a_function():

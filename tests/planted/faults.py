@@ -358,7 +358,7 @@ FAULTS = [
         "nn-matched-gains",
         "return Layer(_times(write, _apply(np.tanh, c)), c)",
         "return Layer(_apply(np.tanh, c), c)",
-        "test_gain_match.py match_measures",
+        "test_gain_init.py match_measures",
     ),
     # --- convert, accelerate, match, quantize ---
     Fault(

@@ -288,8 +288,13 @@ class Layer:
         return [n("Add", n("Mul", n("Sub", 1.0, z), n("Tanh", a)), n("Mul", z, state[0]))]
 
 
-def _recurrent(*flat):
-    a, _ = RECURRENT.engine_arguments(flat)
+def _recurrent(
+    input, state, params, recurrence, restart, dropout, kept_h, kept_c, lengths, reset, reverse, batch_sizes,
+    population, count_padding, backend,
+):  # fmt: skip
+    # The exporter reads this signature, and warns of one that takes any number.
+    flat = input, state, params, recurrence, restart, dropout, kept_h, kept_c, lengths, reset, reverse, batch_sizes
+    a, _ = RECURRENT.engine_arguments((*flat, population, count_padding, backend))
     n, nodes = _new_nodes(a.input)
     network, changes = a.recurrence.network, a.changes
     kept: Any = [k if k is None else _one_share(n, k) for k in changes.kept]
