@@ -16,7 +16,15 @@ from layernorm.formula import PRESETS, Recurrence
 from support import packing
 from support.formula_space import arguments_of, drawn, drawn_changes, every_formula
 
-SHAPES = [(3, 2, 3, 5, 5), (2, 3, 2, 7, 7), (1, 17, 2, 4, 4), (2, 0, 3, 4, 4), (0, 2, 3, 4, 4), (4, 1, 2, 300, 300)]
+SHAPES = [
+    (3, 2, 3, 5, 5),
+    (3, 4, 2, 1, 1),
+    (2, 3, 2, 7, 7),
+    (1, 17, 2, 4, 4),
+    (2, 0, 3, 4, 4),
+    (0, 2, 3, 4, 4),
+    (4, 1, 2, 300, 300),
+]
 TIMES, LEAST = 5.0, 1e-5
 
 

@@ -243,7 +243,8 @@ def recurrent_backward(
     network = network_of(p, a.recurrence, batch_norm)
     grads = result_gradients(a, grad_output, grad_state)
     more = (True,) if a.finds_moments and a.count_padding else ()
-    d, contribution = take_steps_back(network, zx, zh, before, *grads, schedule, changes, *more)
+    take_back = take_steps_back if math.prod(a.lines) else backward_steps
+    d, contribution = take_back(network, zx, zh, before, *grads, schedule, changes, *more)
     return argument_gradients(a, x, schedule, p["weight_ih"], d, contribution)
 
 

@@ -307,11 +307,11 @@ def _recurrent(
     x, dtype = n.cast(a.input), a.input.dtype
     if x is not a.input:  # ONNX Runtime 1.31 fuses Transpose, Cast and MatMul and crashes; so they are not in a row
         x = n("Sum", x)
-    restart: Any
-    state, params, restart = ([n.cast(t) for t in tensors] for tensors in (a.state, a.params, changes.restart))
-    dropout: Any = None if changes.dropout is None else n.cast(changes.dropout)
-    a = a._replace(input=x, state=state, params=params, changes=StateChanges(restart, dropout, kept))
-    unchanged = a.reset is None and dropout is None and not any(kept)
+    starts: Any
+    state, params, starts = ([n.cast(t) for t in tensors] for tensors in (a.state, a.params, changes.restart))
+    factor: Any = None if changes.dropout is None else n.cast(changes.dropout)
+    a = a._replace(input=x, state=state, params=params, changes=StateChanges(starts, factor, kept))
+    unchanged = a.reset is None and factor is None and not any(kept)
     has_operator = a.recurrence.formula == PLAIN and not a.recurrence.projected and unchanged
     if has_operator and n.dtype == ir.DataType.FLOAT:  # ONNX Runtime has them in no wider type
         outputs = _onnx_op(n, a)

@@ -131,8 +131,8 @@ class _Call:
         self.of_step: dict[str, Any] = {
             **common, **there, "RELU": r.nonlinearity == "relu", "OVER_ALL": self.over_all,
             "GATES": GATES[r.network], "SPANS": spans, "CARRY": r.formula.cell == "carry", "RMS": r.norm == "rms",
-            "DEVIATION": r.formula.eps_on == "deviation", "KEPT_H": _kind(self.masks["kept_h"]),
-            "KEPT_C": _kind(self.masks["kept_c"]), "GATES_IN_TILE": TILE[r.network],
+            "DEVIATION": r.formula.eps_on == "deviation", "KEPT_H": _kind(self.masks["kept_h"], self.H),
+            "KEPT_C": _kind(self.masks["kept_c"], self.H), "GATES_IN_TILE": TILE[r.network],
         }  # fmt: skip
 
     def set_table(self, step: int, **tensors: Tensor | None) -> None:
@@ -200,9 +200,9 @@ def _masks(schedule: Schedule, changes: StateChanges, device: torch.device) -> d
     }  # fmt: skip
 
 
-def _kind(share: Tensor | None) -> int:
-    """Says whether zoneout has no share, one, or one for each unit."""
-    return 0 if share is None else 1 if share.shape[-1] == 1 else 2
+def _kind(share: Tensor | None, H: int) -> int:
+    """Says whether zoneout has no share, one, or one for each unit; of one unit each line has its own."""
+    return 0 if share is None else 2 if share.shape[-1] == H else 1
 
 
 def _walk(state: State, after: list[Any], schedule: Schedule) -> Walk:
