@@ -7,9 +7,8 @@ rows of one tile, [4, BLOCK] or, in an RNN, [1, BLOCK].
 
 from __future__ import annotations
 
-import triton.language as tl
-
 import triton
+import triton.language as tl
 
 SLOTS = (
     "step", "steps", "w", "x", "after_h", "after_c", "active", "cut", "restart_h", "restart_c", "dropout", "kept_h",
