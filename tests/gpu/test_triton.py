@@ -16,17 +16,28 @@ def interpreted(*arguments):
     """What a new process prints, in which Triton interprets. A fork would have what Triton had made before."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT / "tests")}
     run = subprocess.run([sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 
 
 @pytest.mark.parametrize(
-    ("network", "every", "least"),
-    [("RNN", 30, 8), ("LSTM", 60, 8), ("GRU", 50, 8)]
-    + [pytest.param(network, 1, 80, marks=pytest.mark.long) for network in ("RNN", "LSTM", "GRU")],
+    ("network", "type_name", "every", "least"),
+    [("RNN", "float16", 80, 6), ("LSTM", "float32", 100, 6), ("LSTM", "bfloat16", 200, 6), ("GRU", "tf32", 100, 6)]
+    + [
+        pytest.param(network, type_name, every, 20, marks=pytest.mark.long)
+        for network in ("RNN", "LSTM", "GRU")
+        for type_name, every in (("float32", 1), ("tf32", 15), ("bfloat16", 15), ("float16", 15))
+    ],
 )
-def test_every_formula_packed_or_not_forward_and_back(network, every, least):
-    assert int(interpreted("-m", "support.through_triton", network, every)) >= least
+def test_every_formula_packed_or_not_forward_and_back(network, type_name, every, least):
+    count, worst, replays = interpreted("-m", "support.through_triton", network, every, type_name).split()
+    assert int(count) >= least
+    assert int(replays) > int(count)
+    assert float(worst) <= 5
+
+
+def test_what_holds_for_graphs_and_lanes():
+    interpreted("-m", "pytest", "-q", ROOT / "tests/support/lane_laws.py")
 
 
 def test_a_module_runs_on_it_and_a_refusal_says_why():

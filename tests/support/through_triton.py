@@ -1,9 +1,11 @@
 """Compares the GPU engine with the equations in float64, by Triton's interpreter: a program of its own.
 
-    TRITON_INTERPRET=1 PYTHONPATH=tests python -m support.through_triton LSTM 20
+    TRITON_INTERPRET=1 PYTHONPATH=tests python -m support.through_triton LSTM 20 bfloat16
 
-runs every 20th of the formulas of a network, and packed calls, forward and back, and prints how many there were. An
-error may be five times that of the plain equations in float32.
+runs every 20th of the formulas of a network, and packed calls, forward and back, in a type (float32, bfloat16, float16,
+or tf32), and prints how many there were; the largest error, in those of the plain equations in this type, or at least
+the spacing of its numbers; and how many graphs have run. The second call of each, which may differ in no bit from the
+first, runs a stand-in for CUDA graphs.
 """
 
 import sys
@@ -13,8 +15,12 @@ import torch
 from layernorm.engines import reference
 from layernorm.engines import triton as engine
 from layernorm.formula import PRESETS, Recurrence
-from support import packing
+from support import (
+    interpreted,  # noqa: F401 - mends the interpreter
+    packing,
+)
 from support.formula_space import arguments_of, drawn, drawn_changes, every_formula
+from support.graphs import StandIn, poison, stand_in
 
 SHAPES = [
     (3, 2, 3, 5, 5),
@@ -25,7 +31,9 @@ SHAPES = [
     (0, 2, 3, 4, 4),
     (4, 1, 2, 300, 300),
 ]
-TIMES, LEAST = 5.0, 1e-5
+TYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+UNIT = {name: torch.finfo(dtype).eps for name, dtype in TYPES.items()} | {"tf32": 2.0**-10}
+"""The spacing of the numbers that are multiplied."""
 
 
 def calls(network, every):
@@ -51,24 +59,37 @@ def results(engine, a, grads):
     return [*found[:n], *engine.recurrent_backward(a, found[n:], grads[0], grads[1:])], grads
 
 
-def largest_error(found, expected):
-    """Relative to 1 + the largest value."""
+def by_graphs(a, grads):
+    """The results of the second call, which runs graphs; those of the first are the same."""
+    first, _ = results(engine, a, grads)
+    poison()
+    second, _ = results(engine, a, grads)
+    poison()
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+    return second
+
+
+def error(found, expected):
+    """The largest, relative to 1 + the largest value."""
     pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a.numel()]
     return max(float((a.double() - b).abs().max() / (1 + b.abs().max())) for a, b in pairs)
 
 
-def main(network, every):
+def main(network, every, type_name="float32"):
     torch.manual_seed(0)
-    count = 0
-    for a in calls(network, every):
-        narrow = packing.in_type(a, torch.float32)
-        expected, grads = results(reference, a, None)
-        grads = [g.float() for g in grads]
-        ours, plain = (largest_error(results(e, narrow, grads)[0], expected) for e in (engine, reference))
-        assert ours <= max(TIMES * plain, LEAST), (a.recurrence, a.input.shape, ours, plain)
-        count += 1
-    print(count)
+    dtype, worst, count = TYPES[type_name], 0.0, 0
+    torch.backends.cudnn.rnn.fp32_precision = "tf32" if type_name == "tf32" else "ieee"
+    with stand_in():
+        for a in calls(network, every):
+            narrow = packing.in_type(a, dtype)
+            plain, grads = results(reference, narrow, None)
+            exact = packing.in_type(narrow, torch.float64)
+            expected, _ = results(reference, exact, [g.double() for g in grads])
+            ours, theirs = (error(found, expected) for found in (by_graphs(narrow, grads), plain))
+            worst = max(worst, ours / max(theirs, UNIT[type_name]))
+            count += 1
+    print(count, worst, StandIn.replays)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -27,12 +27,12 @@ from .rnn import RNN
 from .schedule import (
     Schedule,
     State,
-    Walk,
+    Steps,
     in_lines,
     make_schedule,
+    output_of,
     reorder_steps,
     shares_of_lines,
-    stack_output,
     walk,
 )
 from .sites import Parameters
@@ -76,17 +76,23 @@ def scheduled_input(a: RecurrentArguments) -> tuple[Tensor, Schedule]:
     return (x if schedule.active is None else torch.where(schedule.active, x, 0.0)), schedule
 
 
-TakeSteps = Callable[[Network, Tensor, State, Schedule, StateChanges], Walk]
-"""Takes all steps of a call: what an engine can give to the driver, as `forward_steps`. There is a step at least.
+Multiply = Callable[[Tensor, Tensor], Tensor]
+"""Multiplies two tensors of the type computed in, as `torch.matmul`: what an engine can give to the driver for the
+products over all steps."""
 
-It is given the network, W_ih x of all lines, (T, B, G*H) or of a packed call (1, lines, G*H), and the initial state.
-``network.input_side`` makes of W_ih x what does not wait for a state, ``schedule.split`` the steps of it. `walk` does
-all that happens between steps, but for the dropout of the h that W_hh reads, which a step applies. Parameters may
-require grad.
+TakeSteps = Callable[[Network, Tensor, State, Schedule, StateChanges, bool], Steps]
+"""Takes all steps of a call: what an engine can give to the driver, as `forward_steps`. There is a line at least.
+
+It is given the network, W_ih x of all lines, (T, B, G*H) or of a packed call (1, lines, G*H), the initial state, and
+whether the states before each step are saved, of which those after a cut may be the restart's. ``network.input_side``
+makes of W_ih x what does not wait for a state, ``schedule.split`` the steps of it. `walk` does all that happens between
+steps, but for the dropout of the h that W_hh reads, which a step applies. Parameters may require grad.
 """
 
 
-def forward_steps(network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges) -> Walk:
+def forward_steps(
+    network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges, save: bool
+) -> Steps:
     """Takes the steps one after the other (`TakeSteps`)."""
     # Not `[t]` in each step: its backward makes a zero tensor of the whole sequence's size every time.
     from_input = schedule.split(network.input_side(zx))
@@ -95,43 +101,42 @@ def forward_steps(network: Network, zx: Tensor, state: State, schedule: Schedule
         h = as_multiplied(changes.apply_dropout(old[0]), network.recurrence)
         return network.step(t, from_input[t], h @ network.p["weight_hh"].T, old)
 
-    return walk(step, state, len(from_input), schedule, changes)
+    return walk(step, state, len(from_input), schedule, changes).joined(schedule, save)
 
 
-def _drive(a: RecurrentArguments, take_steps: TakeSteps) -> tuple[Tensor, Walk, Schedule, list[Tensor]]:
-    """Returns the output, as long as the input, the states of all steps in their order, the schedule, and the moments
-    that batch norm has found."""
+def _drive(
+    a: RecurrentArguments, save: bool, take_steps: TakeSteps, multiply: Multiply
+) -> tuple[Tensor, Steps, list[Tensor]]:
+    """Returns the output, as long as the input, the steps, and the moments that batch norm has found."""
     x, schedule = scheduled_input(a)
     p = parameters_by_name(a.params, a.recurrence, x.dtype)
     batch_norm = BatchNorm(a, schedule) if a.recurrence.norm == "batch" else None
     network = network_of(p, a.recurrence, batch_norm)
-    zx = as_multiplied(x, a.recurrence) @ p["weight_ih"].T
-    states = take_steps(network, zx, tuple(s.to(x.dtype) for s in a.state), schedule, shares_of_lines(a))
-    output = stack_output(states.after, schedule, a).to(a.input.dtype)
-    return output, states, schedule, [] if batch_norm is None else batch_norm.moments_found(a)
+    zx = multiply(as_multiplied(x, a.recurrence), p["weight_ih"].T)
+    state = tuple(s.to(x.dtype) for s in a.state)
+    steps = take_steps(network, zx, state, schedule, shares_of_lines(a), save)
+    output = output_of(steps.after, schedule, a).to(a.input.dtype)
+    return output, steps, [] if batch_norm is None else batch_norm.moments_found(a)
 
 
 @below_autocast
 def recurrent_equations(a: RecurrentArguments) -> list[Tensor]:
     """Returns [output (T, B, P) or (lines, P), *final state], differentiable to any order, and the moments that batch
     norm has found, mean and variance (T, n) of each gain."""
-    output, states, _, moments = _drive(a, forward_steps)
-    return [output, *(s.to(a.input.dtype) for s in states.final), *moments]
+    output, steps, moments = _drive(a, False, forward_steps, torch.matmul)
+    return [output, *(s.to(a.input.dtype) for s in steps.final), *moments]
 
 
 @kernel
-def recurrent_forward(a: RecurrentArguments, save: bool, take_steps: TakeSteps = forward_steps) -> list[Tensor]:
+def recurrent_forward(
+    a: RecurrentArguments, save: bool, take_steps: TakeSteps = forward_steps, multiply: Multiply = torch.matmul
+) -> list[Tensor]:
     """Returns [output, *final state, *moments found], and with ``save`` the state before each step, as many as the
     input's."""
     check_recurrent(a)
-    output, states, schedule, moments = _drive(a, take_steps if math.prod(a.lines) else forward_steps)
-    results = [output, *(s.to(a.input.dtype, copy=True) for s in states.final), *moments]
-    if not save:
-        return results
-    if not states.before:
-        return [*results, *recurrent_saved(a)]
-    before = [schedule.join(part) for part in zip(*states.before, strict=True)]
-    return [*results, *(before if schedule.sizes is None else [part[0] for part in before])]
+    output, steps, moments = _drive(a, save, take_steps if math.prod(a.lines) else forward_steps, multiply)
+    results = [output, *(s.to(a.input.dtype, copy=True) for s in steps.final), *moments]
+    return [*results, *(s if a.batch_sizes is None else s[0] for s in steps.before)] if save else results
 
 
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
@@ -223,6 +228,7 @@ def recurrent_backward(
     grad_output: Tensor | None,
     grad_state: Sequence[Tensor | None],
     take_steps_back: TakeStepsBack = backward_steps,
+    multiply: Multiply = torch.matmul,
 ) -> list[Tensor]:
     """Returns [d input, *d initial state, *d params, *d restart], by hand: only the state's gradient goes step by step.
 
@@ -238,14 +244,15 @@ def recurrent_backward(
     changes = shares_of_lines(a)
     moments = saved[: len(saved) - len(a.state)]
     before = starting_states([in_lines(s, a) for s in saved[len(moments) :]], schedule, changes)
-    zx, zh = x @ p["weight_ih"].T, schedule.apply_dropout(changes, before[0]) @ p["weight_hh"].T
+    zx = multiply(x, p["weight_ih"].T)
+    zh = multiply(schedule.apply_dropout(changes, before[0]), p["weight_hh"].T)
     batch_norm = BatchNorm(a, schedule, moments) if a.recurrence.norm == "batch" else None
     network = network_of(p, a.recurrence, batch_norm)
     grads = result_gradients(a, grad_output, grad_state)
     more = (True,) if a.finds_moments and a.count_padding else ()
     take_back = take_steps_back if math.prod(a.lines) else backward_steps
     d, contribution = take_back(network, zx, zh, before, *grads, schedule, changes, *more)
-    return argument_gradients(a, x, schedule, p["weight_ih"], d, contribution)
+    return argument_gradients(a, x, schedule, p["weight_ih"], d, contribution, multiply)
 
 
 def starting_states(before: Sequence[Tensor], schedule: Schedule, changes: StateChanges = NO_CHANGES) -> State:
@@ -269,12 +276,13 @@ def result_gradients(
 
 
 def argument_gradients(
-    a: RecurrentArguments, x: Tensor, schedule: Schedule, weight_ih: Tensor, d: State, of_steps: Contribution
-) -> list[Tensor]:
+    a: RecurrentArguments, x: Tensor, schedule: Schedule, weight_ih: Tensor, d: State, of_steps: Contribution,
+    multiply: Multiply,
+) -> list[Tensor]:  # fmt: skip
     """Returns the gradients of ``a.differentiable``, from that of the initial state and what the steps contribute."""
-    dx = (of_steps.dzx.flatten(0, -2) @ weight_ih).view(a.input.shape)
+    dx = multiply(of_steps.dzx.flatten(0, -2), weight_ih).view(a.input.shape)
     dx = dx if schedule.active is None else torch.where(schedule.active, dx, 0.0)
-    d_params = parameter_gradients(x, of_steps)
+    d_params = parameter_gradients(x, of_steps, multiply)
     grads = [reorder_steps(dx, a), *d, *(d_params[name] for name in a.recurrence.parameter_names), *of_steps.restart]
     return [g.to(t.dtype) for g, t in zip(grads, a.differentiable, strict=True)]
 
@@ -293,7 +301,8 @@ def joined(parts: Sequence[Contribution]) -> Contribution:
     return Contribution(dzx, factors, vectors, restart)
 
 
-def parameter_gradients(x: Tensor, of_steps: Contribution) -> Parameters:
+def parameter_gradients(x: Tensor, of_steps: Contribution, multiply: Multiply = torch.matmul) -> Parameters:
     """Computes the gradients of the parameters by name; those of the weights are single products over all steps."""
     factors = {"weight_ih": (of_steps.dzx, x)} | of_steps.factors
-    return {name: d.flatten(0, -2).T @ z.flatten(0, -2) for name, (d, z) in factors.items()} | of_steps.vectors
+    weights = {name: multiply(d.flatten(0, -2).T, z.flatten(0, -2)) for name, (d, z) in factors.items()}
+    return weights | of_steps.vectors

@@ -173,6 +173,22 @@ class Walk(NamedTuple):
     after: list[State]
     final: State
 
+    def joined(self, schedule: Schedule, save: bool) -> Steps:
+        """Returns the same of all lines."""
+        if not self.after:
+            none = tuple(part[None][:0] if schedule.sizes is None else part[None, :0] for part in self.final)
+            return Steps(none[0], none, self.final)
+        before = tuple(map(schedule.join, zip(*self.before, strict=True))) if save else ()
+        return Steps(schedule.join([h for h, *_ in self.after]), before, self.final)
+
+
+class Steps(NamedTuple):
+    """All steps of a call: h after each, of all lines; the states before each, where they are saved; the final one."""
+
+    after: Tensor
+    before: State
+    final: State
+
 
 def walk(
     step: Callable[[int, State, StateChanges], State], state: State, T: int, schedule: Schedule, changes: StateChanges
@@ -217,14 +233,8 @@ def apply_zoneout(kept: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
     return new if kept is None else kept * old + (1 - kept) * new
 
 
-def stack_output(after: Sequence[State], schedule: Schedule, a: RecurrentArguments) -> Tensor:
-    """Joins h after each step, of the states that `walk` returns, in the order and the form of the input.
-
-    It is 0 beyond a row's length.
-    """
-    if not after:
-        return a.input.new_zeros(*a.input.shape[:-1], a.sizes[4], dtype=a.state[0].dtype)
-    sequence = schedule.join([h for h, *_ in after])
+def output_of(after: Tensor, schedule: Schedule, a: RecurrentArguments) -> Tensor:
+    """Returns h after each step in the order and the form of the input; it is 0 beyond a row's length."""
     if schedule.active is not None:
-        sequence = torch.where(schedule.active, sequence, 0.0)
-    return reorder_steps(sequence if schedule.sizes is None else sequence[0], a)
+        after = torch.where(schedule.active, after, 0.0)
+    return reorder_steps(after if schedule.sizes is None else after[0], a)

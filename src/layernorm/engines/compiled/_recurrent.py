@@ -17,7 +17,7 @@ from ...equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
 from ...equations.network import Network
 from ...equations.recurrent import EVERY_ROW, Contribution
 from ...equations.recurrent import recurrent_saved as recurrent_saved
-from ...equations.schedule import Schedule, State, Walk, walk, with_all_rows
+from ...equations.schedule import Schedule, State, Steps, Walk, walk, with_all_rows
 from ...equations.sites import Parameters
 from ...equations.steps import SteppedLayer
 from ...formula import Recurrence
@@ -124,7 +124,9 @@ def _chunks(schedule: Schedule, T: int) -> list[_Chunk]:
     return found
 
 
-def take_steps(network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges) -> Walk:
+def take_steps(
+    network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges, save: bool
+) -> Steps:
     """Takes the steps of a call in chunks (`TakeSteps`)."""
     before, after, ended = list[State](), list[State](), list[State]()
     for chunk in _chunks(schedule, len(zx)):
@@ -136,7 +138,7 @@ def take_steps(network: Network, zx: Tensor, state: State, schedule: Schedule, c
         before += [state, *states[:-1]]
         after += states
         state = states[-1]
-    return Walk(before, after, with_all_rows(state, ended))
+    return Walk(before, after, with_all_rows(state, ended)).joined(schedule, save)
 
 
 def take_steps_back(

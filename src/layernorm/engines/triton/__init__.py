@@ -6,10 +6,11 @@ with Triton's interpreter (TRITON_INTERPRET=1). It is not chosen by itself: no G
 
 from __future__ import annotations
 
-import functools
 import os
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 try:
     import triton as triton
@@ -18,27 +19,39 @@ except ImportError as error:
 
 from ...equations import FORMULA_FIELDS as FORMULA_FIELDS
 from ...equations import recurrent as equations
+from ...equations.arguments import RecurrentArguments
 from ...equations.recurrent import recurrent_saved as recurrent_saved
 from ..protocol import YES, Kind, Support
-from ._steps import take_steps, take_steps_back
+from ._steps import TYPES, Arithmetic
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 MOST_UNITS = 2048
 if DEVICE == "cuda" and not torch.cuda.is_available():
     raise ImportError("there is no GPU of CUDA; TRITON_INTERPRET=1 runs it on the CPU, for its tests")
 
-recurrent_forward = functools.partial(equations.recurrent_forward, take_steps=take_steps)
-recurrent_backward = functools.partial(equations.recurrent_backward, take_steps_back=take_steps_back)
+
+def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
+    """Returns [output, *final state], and with ``save`` the state before each step."""
+    by = Arithmetic(a.input.dtype)
+    return equations.recurrent_forward(a, save, by.take_steps, by.multiply)
+
+
+def recurrent_backward(
+    a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
+    by = Arithmetic(a.input.dtype)
+    return equations.recurrent_backward(a, saved, grad_output, grad_state, by.take_steps_back, by.multiply)
 
 
 def supports(kind: Kind) -> Support:
-    """Supports recurrent layers over sequences in float32, with layer norm, RMS norm or none, without projections."""
+    """Supports recurrent layers over sequences in float32 and 16 bits, but for projections, int8 and batch norm."""
     r = kind.recurrence
     if kind.op != "recurrent":
         return Support(False, {"steps": "steps one by one", "normalize": "norm ops"}[kind.op])
     if kind.device.type != DEVICE:
         return Support(False, f"tensors on {kind.device}")
-    if kind.dtype is not torch.float32:
+    if kind.dtype not in TYPES:
         return Support(False, f"{kind.dtype}")
     if r is not None and r.projected:
         return Support(False, "projections")

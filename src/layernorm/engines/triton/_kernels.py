@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 
 SLOTS = (
-    "step", "steps", "w", "x", "after_h", "after_c", "active", "cut", "restart_h", "restart_c", "dropout", "kept_h",
-    "kept_c", "first", "count", "gain_hidden", "inside_hidden", "outside_hidden", "gain_both", "outside_both",
-    "gain_cell", "outside_cell",
+    "step", "steps", "w", "x", "after", "before_h", "before_c", "active", "cut", "restart_h", "restart_c", "dropout",
+    "kept_h", "kept_c", "first", "count", "gain_hidden", "inside_hidden", "outside_hidden", "gain_both",
+    "outside_both", "gain_cell", "outside_cell",
     # of the way back
     "dy", "gates", "other", "start", "hat_hidden", "r_hidden", "hat_both", "r_both", "hat_cell", "r_cell", "da",
     "d_input", "d_hidden", "dzh", "dn", "d_restart_h", "d_restart_c",
@@ -21,14 +21,14 @@ SLOTS = (
 """What the table has, in its order: numbers and addresses."""
 
 # Triton looks names up one by one, so that each slot needs one of its own.
-(AT_STEP, AT_STEPS, AT_W, AT_X, AT_AFTER_H) = map(tl.constexpr, range(5))
-(AT_AFTER_C, AT_ACTIVE, AT_CUT, AT_RESTART_H, AT_RESTART_C) = map(tl.constexpr, range(5, 10))
-(AT_DROPOUT, AT_KEPT_H, AT_KEPT_C, AT_FIRST, AT_COUNT) = map(tl.constexpr, range(10, 15))
-(AT_GAIN_HIDDEN, AT_INSIDE_HIDDEN, AT_OUTSIDE_HIDDEN, AT_GAIN_BOTH, AT_OUTSIDE_BOTH) = map(tl.constexpr, range(15, 20))
-(AT_GAIN_CELL, AT_OUTSIDE_CELL, AT_DY, AT_GATES, AT_OTHER) = map(tl.constexpr, range(20, 25))
-(AT_START, AT_HAT_HIDDEN, AT_R_HIDDEN, AT_HAT_BOTH, AT_R_BOTH) = map(tl.constexpr, range(25, 30))
-(AT_HAT_CELL, AT_R_CELL, AT_DA, AT_D_INPUT, AT_D_HIDDEN) = map(tl.constexpr, range(30, 35))
-(AT_DZH, AT_DN, AT_D_RESTART_H, AT_D_RESTART_C) = map(tl.constexpr, range(35, 39))
+(AT_STEP, AT_STEPS, AT_W, AT_X, AT_AFTER, AT_BEFORE_H) = map(tl.constexpr, range(6))
+(AT_BEFORE_C, AT_ACTIVE, AT_CUT, AT_RESTART_H, AT_RESTART_C) = map(tl.constexpr, range(6, 11))
+(AT_DROPOUT, AT_KEPT_H, AT_KEPT_C, AT_FIRST, AT_COUNT) = map(tl.constexpr, range(11, 16))
+(AT_GAIN_HIDDEN, AT_INSIDE_HIDDEN, AT_OUTSIDE_HIDDEN, AT_GAIN_BOTH, AT_OUTSIDE_BOTH) = map(tl.constexpr, range(16, 21))
+(AT_GAIN_CELL, AT_OUTSIDE_CELL, AT_DY, AT_GATES, AT_OTHER) = map(tl.constexpr, range(21, 26))
+(AT_START, AT_HAT_HIDDEN, AT_R_HIDDEN, AT_HAT_BOTH, AT_R_BOTH) = map(tl.constexpr, range(26, 31))
+(AT_HAT_CELL, AT_R_CELL, AT_DA, AT_D_INPUT, AT_D_HIDDEN) = map(tl.constexpr, range(31, 36))
+(AT_DZH, AT_DN, AT_D_RESTART_H, AT_D_RESTART_C) = map(tl.constexpr, range(36, 40))
 RNN, LSTM, GRU = map(tl.constexpr, range(3))
 TOGETHER, EACH, TWO = map(tl.constexpr, range(3))
 """What is normalised together: all gates, each by itself, or r and z of a GRU, and n by itself."""
@@ -114,13 +114,13 @@ def backward_of(d, z_hat, r, n, SPANS: tl.constexpr, GATES_IN_TILE: tl.constexpr
     return r * (d - direction * along)
 
 
-@triton.jit(do_not_specialize=["T", "first_step"])
-def begin(table, addresses, T, first_step, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Writes the table: the number of the first step, how many there are, and the addresses of the call's tensors."""
-    k = tl.arange(0, BLOCK)
-    value = tl.load(addresses + k, mask=k < COUNT, other=0)
-    value = tl.where(k == 0, first_step, tl.where(k == 1, T, value))
-    tl.store(table + k, value, mask=k < COUNT)
+@triton.jit(do_not_specialize=["first_step", "steps"])
+def begin(table, first_step, steps, odd):
+    """Writes the table: the number of the first step, how many there are, and addresses, from 2 times each, + 1."""
+    tl.store(table + AT_STEP, first_step)
+    tl.store(table + AT_STEPS, steps)
+    for k in tl.static_range(len(odd)):
+        tl.store(table + AT_W + k, odd[k] >> 1)
 
 
 @triton.jit
@@ -129,12 +129,12 @@ def product(table, a, out, M, STEPS_ON: tl.constexpr, K: tl.constexpr, N: tl.con
             BN: tl.constexpr, BK: tl.constexpr):  # fmt: skip
     """Computes out[s] (M, N) = a (M, K) @ w (K, N) over the s-th part of K; w lies as the strides W_N, W_K say.
 
-    Who reads it adds the parts. STEPS_ON is added to the number of the step. TYPE: what is multiplied.
+    Who reads it adds the parts. STEPS_ON is added to the number of the step. TYPE: of w, and what is multiplied.
     """
     m, n, s = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if (m == 0) & (n == 0) & (s == 0):
         tl.store(table + AT_STEP, tl.load(table + AT_STEP) + STEPS_ON)
-    w = address(table, AT_W)
+    w = tl.load(table + AT_W).to(tl.pointer_type(TYPE))
     rows, cols, ks = m * BM + tl.arange(0, BM), n * BN + tl.arange(0, BN), s * PART + tl.arange(0, BK)
     a_at = a + rows[:, None] * K + ks[None, :]
     w_at = w + cols[None, :] * W_N + ks[:, None] * W_K
@@ -142,7 +142,7 @@ def product(table, a, out, M, STEPS_ON: tl.constexpr, K: tl.constexpr, N: tl.con
     for k in range(0, PART, BK):
         inside = ks + k < K
         left = tl.load(a_at + k, mask=(rows < M)[:, None] & inside[None, :], other=0.0).to(TYPE)
-        right = tl.load(w_at + k * W_K, mask=(cols < N)[None, :] & inside[:, None], other=0.0).to(TYPE)
+        right = tl.load(w_at + k * W_K, mask=(cols < N)[None, :] & inside[:, None], other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
     at = out + s * M * N + rows[:, None] * N + cols[None, :]
     tl.store(at, total, mask=(rows < M)[:, None] & (cols < N)[None, :])
@@ -224,7 +224,7 @@ def forward_step(table, zh, h_now, c_now, h_read, B, eps, forget_bias, NETWORK: 
                  BOTH: tl.constexpr, OUTSIDE_BOTH: tl.constexpr, CELL: tl.constexpr, CARRY: tl.constexpr,
                  OUTSIDE_CELL: tl.constexpr, RMS: tl.constexpr, DEVIATION: tl.constexpr, ACTIVE: tl.constexpr,
                  CUT: tl.constexpr, RESTART: tl.constexpr, DROPOUT: tl.constexpr, KEPT_H: tl.constexpr,
-                 KEPT_C: tl.constexpr, PACKED: tl.constexpr, GATES_IN_TILE: tl.constexpr,
+                 KEPT_C: tl.constexpr, PACKED: tl.constexpr, SAVE: tl.constexpr, GATES_IN_TILE: tl.constexpr,
                  BLOCK: tl.constexpr):  # fmt: skip
     """Takes one step of one row. `product` has counted it before. KEPT: 0 no zoneout, 1 one share, 2 a share each."""
     b = tl.program_id(0).to(tl.int64)
@@ -252,13 +252,16 @@ def forward_step(table, zh, h_now, c_now, h_read, B, eps, forget_bias, NETWORK: 
             a += tl.load(address(table, AT_OUTSIDE_BOTH) + unit, mask=of_tile, other=0.0)
         at = b * H + j
         old_h = tl.load(h_now + at, mask=mask, other=0.0)
-        old_c = old_h
-        c = old_h
+        old_c = tl.load(c_now + at, mask=mask, other=0.0) if NETWORK == LSTM else old_h
+        if SAVE:
+            tl.store(address(table, AT_BEFORE_H) + line * H + j, old_h, mask=mask)
+            if NETWORK == LSTM:
+                tl.store(address(table, AT_BEFORE_C) + line * H + j, old_c, mask=mask)
+        c = old_c
         if NETWORK == RNN:
             h = gate_of(a, 0, GATES_IN_TILE)
             h = tl.where(h > 0, h, 0.0) if RELU else tanh(h)
         if NETWORK == LSTM:
-            old_c = tl.load(c_now + at, mask=mask, other=0.0)
             i, f = sigmoid(gate_of(a, 0, GATES_IN_TILE)), sigmoid(gate_of(a, 1, GATES_IN_TILE) + forget_bias)
             g, o = tanh(gate_of(a, 2, GATES_IN_TILE)), sigmoid(gate_of(a, 3, GATES_IN_TILE))
             c = f * old_c + i * g
@@ -293,9 +296,7 @@ def forward_step(table, zh, h_now, c_now, h_read, B, eps, forget_bias, NETWORK: 
         if ACTIVE:
             if not flag(table, AT_ACTIVE, line):
                 h, c = old_h, old_c
-        tl.store(address(table, AT_AFTER_H) + line * H + j, h, mask=mask)
-        if NETWORK == LSTM:
-            tl.store(address(table, AT_AFTER_C) + line * H + j, c, mask=mask)
+        tl.store(address(table, AT_AFTER) + line * H + j, h, mask=mask)
         start_step(
             table, h, c, h_now, c_now, h_read, t + 1, T, b, B, j, mask, H, NETWORK, CUT, RESTART, DROPOUT, PACKED
         )

@@ -6,6 +6,7 @@ and the gradients of the parameters. Each step is two launches, a product and th
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -18,93 +19,124 @@ from torch import Tensor
 from ...equations.arguments import StateChanges
 from ...equations.network import Network
 from ...equations.recurrent import Contribution
-from ...equations.schedule import Schedule, State, Walk, with_all_rows
+from ...equations.schedule import Schedule, State, Steps
 from ...equations.sites import GateSaved, Saved
 from ...formula import GATES, Place, Recurrence
 from . import _kernels as kernels
+from ._lanes import Lane, lanes
 
-TILE = {"RNN": 1, "LSTM": 4, "GRU": 4}
-"""The gates in a tile of a network: a power of two."""
+GATES_IN_TILE = {"RNN": 1, "LSTM": 4, "GRU": 4}
+"""A power of two."""
 
-
-def take_steps(network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges) -> Walk:
-    """Takes the steps of a call (`TakeSteps`)."""
-    call = _Call(network, len(state[0]), len(schedule.indices(len(zx))), schedule, changes)
-    x, r = network.input_side(zx).detach().contiguous(), network.recurrence
-    after = [x.new_empty(*x.shape[:2], call.H) for _ in state]
-    hidden, both, cell = (_vectors(place, network) for place in r.places[1:])
-    vectors = {"gain_hidden": hidden.gain, "inside_hidden": hidden.inside, "outside_hidden": hidden.outside}
-    vectors |= {
-        "gain_both": both.gain,
-        "outside_both": both.outside,
-        "gain_cell": cell.gain,
-        "outside_cell": cell.outside,
-    }
-    call.set_table(0, x=x, after_h=after[0], after_c=after[-1], **vectors)
-    parts = parts_of(call.B, call.units, call.H)
-    h_now, c_now, h_read = (x.new_empty(call.B, call.H) for _ in range(3))
-    zh, first = x.new_empty(parts, call.B, call.units), [part.detach().contiguous() for part in state]
-    call.launch(kernels.start_first, first[0], first[-1], h_now, c_now, h_read, call.B, **call.of_start)
-    flags: dict[str, Any] = {
-        "HIDDEN": hidden.gain is not None, "INSIDE": hidden.inside is not None, "OUTSIDE": hidden.outside is not None,
-        "BOTH": both.gain is not None, "OUTSIDE_BOTH": both.outside is not None, "CELL": cell.gain is not None,
-        "OUTSIDE_CELL": cell.outside is not None, "PARTS": parts,
-    }  # fmt: skip
-    eps, forget_bias = r.formula.eps, r.formula.forget_bias
-    for _ in range(call.T):
-        call.multiply(h_read, zh, parts)
-        call.launch(kernels.forward_step, zh, h_now, c_now, h_read, call.B, eps, forget_bias, **flags, **call.of_step)
-    return _walk(state, [schedule.split(part) for part in after], schedule)
+TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
-def take_steps_back(
-    network: Network,
-    zx: Tensor,
-    zh: Tensor,
-    before: State,
-    dy: Tensor,
-    final: State,
-    schedule: Schedule,
-    changes: StateChanges,
-) -> tuple[State, Contribution]:
-    """Takes the steps of a call back (`TakeStepsBack`)."""
-    call = _Call(network, len(final[0]), len(schedule.indices(len(dy))), schedule, changes)
-    s, r, shape, H = network.activations(zx, zh, before), network.recurrence, zx.shape[:2], call.H
-    saved, gains = _saved(s, r, before), {f"gain_{name}": _gain(place, network) for name, place in call.places}
-    da, d_input, d_hidden, dzh = (zx.new_zeros(*shape, call.units) for _ in range(4))
-    dn, restart = zx.new_zeros(*shape, H), [torch.zeros_like(part) for part in final[: len(changes.restart)]]
-    made = {"da": da, "d_input": d_input, "d_hidden": d_hidden, "dzh": dzh, "dn": dn}
-    made |= dict(zip(("d_restart_h", "d_restart_c"), restart, strict=False))
-    call.set_table(call.T - 1, dy=dy.contiguous(), **saved, **gains, **made)
-    parts = parts_of(call.B, H, call.units)
-    dh_parts, dzh_now = zx.new_zeros(parts, call.B, H), zx.new_zeros(call.B, call.units)
-    carry = [part.clone(memory_format=torch.contiguous_format) for part in final]
-    flags: dict[str, Any] = {
-        "SPLIT": r.reset_multiplies == "hidden", "CLIP": r.gate_clip != math.inf, "PARTS": parts,
-        **{place.upper(): gains[f"gain_{place}"] is not None for place in ("hidden", "both", "cell")},
-    }  # fmt: skip
-    clip = r.gate_clip if flags["CLIP"] else 0.0
-    for _ in range(call.T):
-        call.launch(
-            kernels.backward_step, dh_parts, carry[0], carry[-1], dzh_now, call.B, clip, **flags, **call.of_step
-        )
-        call.multiply(dzh_now, dh_parts, parts, back=True)
-    d = (changes.apply_dropout(dh_parts.sum(0)) + carry[0], *carry[1:])
-    if schedule.cut is not None:
-        rows = schedule.cut[schedule.indices(call.T)[0]]
-        restart = [old + torch.where(rows, new, 0.0) for old, new in zip(restart, d, strict=False)]
-        d = tuple(torch.where(rows, 0.0, part) for part in d)
-    of_rz, of_n = slice(0, 2 * H), slice(2 * H, None)
-    steps = {
-        "RNN": (da, d_input, dzh),
-        "LSTM": (da, d_hidden, dzh, dn, dn),
-        "GRU": (da[..., of_rz], d_input[..., of_rz], da[..., of_n], d_input[..., of_n], dzh),
-    }[r.network]
-    if call.over_all:
-        steps = (da, d_input, d_hidden, dzh)
-    dzx = network.input_backward(s, steps)
-    factors = network.factors(schedule.apply_dropout(changes, before[0]), s, steps)
-    return d, Contribution(dzx, factors, network.vector_gradients(s, steps, dzx), tuple(restart))
+class Arithmetic:
+    """How a call in one type multiplies: 16-bit numbers in their type, float32 as `torch.nn.LSTM` does, by TF32 where
+    ``torch.backends.cudnn.rnn`` allows it, otherwise by three products of TF32. Sums are in float32 always."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        tf32 = torch.backends.cudnn.rnn.fp32_precision == "tf32"  # type: ignore[attr-defined]
+        self.dtype, self.type = dtype, TYPES[dtype]
+        self.precision = "ieee" if dtype is not torch.float32 else "tf32" if tf32 else "tf32x3"
+
+    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
+        """Multiplies over all steps at once (`Multiply`); float32 as ``torch.backends.cuda.matmul`` says."""
+        if self.dtype is torch.float32:
+            return a @ b
+        a, b = a.to(self.dtype), b.to(self.dtype)
+        if not a.is_cuda:
+            return a.float() @ b.float()
+        return torch.mm(a.flatten(0, -2), b, out_dtype=torch.float32).view(*a.shape[:-1], -1)
+
+    def take_steps(
+        self, network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges, save: bool
+    ) -> Steps:
+        """Takes the steps of a call (`TakeSteps`)."""
+        call = _Call(self, network, len(state[0]), len(schedule.indices(len(zx))), schedule, changes)
+        x, r, B, H = network.input_side(zx).detach().contiguous(), network.recurrence, call.B, call.H
+        rows = (B,)  # a program each
+        after, *before = (x.new_empty(*x.shape[:2], H) for _ in range(1 + (len(state) if save else 0)))
+        hidden, both, cell = (_vectors(place, network) for place in r.places[1:])
+        tensors = {
+            "x": x, "after": after, **dict(zip(("before_h", "before_c"), before, strict=False)), **call.tensors,
+            "gain_hidden": hidden.gain, "inside_hidden": hidden.inside, "outside_hidden": hidden.outside,
+            "gain_both": both.gain, "outside_both": both.outside, "gain_cell": cell.gain, "outside_cell": cell.outside,
+        }  # fmt: skip
+        parts, first = parts_of(B, call.units, H), [part.detach().contiguous() for part in state]
+        numbers = {"eps": r.formula.eps, "forget_bias": r.formula.forget_bias}
+        flags: dict[str, Any] = {
+            "HIDDEN": hidden.gain is not None, "INSIDE": hidden.inside is not None,
+            "OUTSIDE": hidden.outside is not None, "BOTH": both.gain is not None,
+            "OUTSIDE_BOTH": both.outside is not None, "CELL": cell.gain is not None,
+            "OUTSIDE_CELL": cell.outside is not None, "PARTS": parts, "SAVE": save,
+        }  # fmt: skip
+        with call.lane("forward", flags, numbers) as lane:
+            h_now, c_now, h_read = (lane.buffer(name, B, H) for name in ("h_now", "c_now", "h_read"))
+            zh = lane.buffer("zh", parts, B, call.units)
+
+            def take_step() -> None:
+                call.multiply(lane, h_read, zh, parts)
+                lane.launch(kernels.forward_step, rows, zh, h_now, c_now, h_read, B, **numbers, **flags, **call.step)
+
+            lane.begin(0, call.T, tensors)
+            lane.launch(kernels.start_first, rows, first[0], first[-1], h_now, c_now, h_read, B, **call.start)
+            lane.run(call.T, take_step)
+            final = tuple(part.clone() for part in (h_now, c_now)[: len(state)])
+        return Steps(after, tuple(before), final)
+
+    def take_steps_back(
+        self,
+        network: Network,
+        zx: Tensor,
+        zh: Tensor,
+        before: State,
+        dy: Tensor,
+        final: State,
+        schedule: Schedule,
+        changes: StateChanges,
+    ) -> tuple[State, Contribution]:
+        """Takes the steps of a call back (`TakeStepsBack`)."""
+        call = _Call(self, network, len(final[0]), len(schedule.indices(len(dy))), schedule, changes)
+        s, r, shape, B, H = network.activations(zx, zh, before), network.recurrence, zx.shape[:2], call.B, call.H
+        rows, gains = (B,), {f"gain_{name}": _gain(place, network) for name, place in call.places}
+        da, d_input, d_hidden, dzh = (zx.new_zeros(*shape, call.units) for _ in range(4))
+        dn, restart = zx.new_zeros(*shape, H), [torch.zeros_like(part) for part in final[: len(changes.restart)]]
+        made = {"da": da, "d_input": d_input, "d_hidden": d_hidden, "dzh": dzh, "dn": dn}
+        made |= dict(zip(("d_restart_h", "d_restart_c"), restart, strict=False))
+        parts, numbers = parts_of(B, H, call.units), {"gate_clip": r.gate_clip if r.gate_clip != math.inf else 0.0}
+        flags: dict[str, Any] = {
+            "SPLIT": r.reset_multiplies == "hidden", "CLIP": r.gate_clip != math.inf, "PARTS": parts,
+            **{place.upper(): gains[f"gain_{place}"] is not None for place in ("hidden", "both", "cell")},
+        }  # fmt: skip
+        tensors = {"dy": dy.contiguous(), **_saved(s, r, before), **gains, **made, **call.tensors}
+        with call.lane("backward", flags, numbers) as lane:
+            carry = [lane.buffer(name, B, H).copy_(part) for name, part in zip(("h", "c"), final, strict=False)]
+            dh_parts, dzh_now = lane.buffer("dh", parts, B, H).zero_(), lane.buffer("dzh", B, call.units).zero_()
+            given = dh_parts, carry[0], carry[-1], dzh_now, B
+
+            def take_step() -> None:
+                lane.launch(kernels.backward_step, rows, *given, **numbers, **flags, **call.step)
+                call.multiply(lane, dzh_now, dh_parts, parts, back=True)
+
+            lane.begin(call.T - 1, call.T, tensors)
+            lane.run(call.T, take_step)
+            d: State = (changes.apply_dropout(dh_parts.sum(0)) + carry[0], *(part.clone() for part in carry[1:]))
+        if schedule.cut is not None:
+            cut = schedule.cut[schedule.indices(call.T)[0]]
+            restart = [old + torch.where(cut, new, 0.0) for old, new in zip(restart, d, strict=False)]
+            d = tuple(torch.where(cut, 0.0, part) for part in d)
+        of_rz, of_n = slice(0, 2 * H), slice(2 * H, None)
+        steps = {
+            "RNN": (da, d_input, dzh),
+            "LSTM": (da, d_hidden, dzh, dn, dn),
+            "GRU": (da[..., of_rz], d_input[..., of_rz], da[..., of_n], d_input[..., of_n], dzh),
+        }[r.network]
+        if call.over_all:
+            steps = (da, d_input, d_hidden, dzh)
+        dzx = network.input_backward(s, steps)
+        factors = network.factors(schedule.apply_dropout(changes, before[0]), s, steps)
+        return d, Contribution(dzx, factors, network.vector_gradients(s, steps, dzx), tuple(restart))
 
 
 def parts_of(M: int, N: int, K: int) -> int:
@@ -116,48 +148,55 @@ def parts_of(M: int, N: int, K: int) -> int:
 class _Call:
     """What the launches of one call have in common."""
 
-    def __init__(self, network: Network, B: int, T: int, schedule: Schedule, changes: StateChanges) -> None:
-        r, self.weight, self.B, self.T = network.recurrence, network.p["weight_hh"].detach().contiguous(), B, T
-        self.units, self.H = self.weight.shape
+    def __init__(
+        self, arithmetic: Arithmetic, network: Network, B: int, T: int, schedule: Schedule, changes: StateChanges
+    ) -> None:
+        r, self.arithmetic, self.B, self.T = network.recurrence, arithmetic, B, T
+        weight = network.p["weight_hh"].detach().to(arithmetic.dtype).contiguous()
+        self.units, self.H = weight.shape
         self.over_all = r.network == "GRU" and len(r.spans) == 1
         self.places = list(zip(("hidden", "both", "cell"), r.places[1:], strict=True))
-        self.masks = _masks(schedule, changes, self.weight.device)
-        there = {name.upper(): self.masks[name] is not None for name in ("active", "cut", "dropout")}
+        masks = _masks(schedule, changes, weight.device)
+        self.tensors: dict[str, Tensor | None] = {"w": weight, **masks}
+        self.device = weight.device
+        there = {name.upper(): masks[name] is not None for name in ("active", "cut", "dropout")}
         there |= {"RESTART": bool(changes.restart), "PACKED": schedule.sizes is not None}
-        kind = {"RNN": kernels.RNN, "LSTM": kernels.LSTM, "GRU": kernels.GRU}[r.network]
-        common = {"NETWORK": kind, "H": self.H, "BLOCK": triton.next_power_of_2(self.H)}
-        self.of_start = {**common, **{name: there[name] for name in ("CUT", "RESTART", "DROPOUT", "PACKED")}}
-        spans = kernels.TOGETHER if len(r.spans) == 1 else kernels.TWO if len(r.spans) == 2 else kernels.EACH
-        self.of_step: dict[str, Any] = {
+        kind = {"RNN": kernels.RNN, "LSTM": kernels.LSTM, "GRU": kernels.GRU}[r.network].value
+        spans = {1: kernels.TOGETHER, 2: kernels.TWO}.get(len(r.spans), kernels.EACH).value
+        common = {"NETWORK": kind, "H": self.H, "BLOCK": triton.next_power_of_2(self.H), "num_warps": _warps(self.H)}
+        self.start = {**common, **{name: there[name] for name in ("CUT", "RESTART", "DROPOUT", "PACKED")}}
+        self.step: dict[str, Any] = {
             **common, **there, "RELU": r.nonlinearity == "relu", "OVER_ALL": self.over_all,
             "GATES": GATES[r.network], "SPANS": spans, "CARRY": r.formula.cell == "carry", "RMS": r.norm == "rms",
-            "DEVIATION": r.formula.eps_on == "deviation", "KEPT_H": _kind(self.masks["kept_h"], self.H),
-            "KEPT_C": _kind(self.masks["kept_c"], self.H), "GATES_IN_TILE": TILE[r.network],
+            "DEVIATION": r.formula.eps_on == "deviation", "KEPT_H": _kind(masks["kept_h"], self.H),
+            "KEPT_C": _kind(masks["kept_c"], self.H), "GATES_IN_TILE": GATES_IN_TILE[r.network],
         }  # fmt: skip
 
-    def set_table(self, step: int, **tensors: Tensor | None) -> None:
-        """Makes the table, with the number of the first step. The call keeps the tensors, whose addresses it has."""
-        self.kept = {"w": self.weight, **self.masks, **tensors}
-        numbers = {"step": step, "steps": self.T}
-        addresses = {name: t.data_ptr() for name, t in self.kept.items() if t is not None}
-        values = [(numbers | addresses).get(name, 0) for name in kernels.SLOTS]
-        self.table = torch.tensor(values, dtype=torch.int64).to(self.weight.device, non_blocking=True)
+    def lane(
+        self, direction: str, flags: dict[str, Any], numbers: dict[str, float]
+    ) -> contextlib.AbstractContextManager[Lane]:
+        """Returns the lane of all that the launches of this call in one direction are given, but for the table."""
+        constants = (*flags.items(), *numbers.items(), *self.step.items())
+        arithmetic = self.arithmetic.dtype, self.arithmetic.precision
+        return lanes.get((direction, self.device, self.B, arithmetic, constants), self.device).used()
 
-    def launch(self, kernel: Any, *arguments: Any, **constants: Any) -> None:
-        """Launches a kernel with one program a row."""
-        kernel[(self.B,)](self.table, *arguments, **constants)
-
-    def multiply(self, a: Tensor, out: Tensor, parts: int, back: bool = False) -> None:
+    def multiply(self, lane: Lane, a: Tensor, out: Tensor, parts: int, back: bool = False) -> None:
         """Multiplies by W_hh, from h to the gates, or back; counts the step."""
         K, N = (self.units, self.H) if back else (self.H, self.units)
-        BM, BN, BK = 16 if self.B <= 16 else 32, 32, 64
+        BM, BN, BK = 16 if self.B <= 16 else 32, 32, 64 if self.arithmetic.dtype is not torch.float32 else 32
         part = triton.cdiv(triton.cdiv(K, parts), BK) * BK
         grid = triton.cdiv(self.B, BM), triton.cdiv(N, BN), parts
         strides = {"W_N": 1, "W_K": self.H} if back else {"W_N": self.H, "W_K": 1}
-        kernels.product[grid](
-            self.table, a, out, self.B, STEPS_ON=-1 if back else 1, K=K, N=N, **strides, TYPE=tl.float32,
-            PRECISION="ieee", PART=part, BM=BM, BN=BN, BK=BK,
+        lane.launch(
+            kernels.product, grid, a, out, self.B, STEPS_ON=-1 if back else 1, K=K, N=N, **strides,
+            TYPE=self.arithmetic.type, PRECISION=self.arithmetic.precision, PART=part, BM=BM, BN=BN, BK=BK,
+            num_warps=4, num_stages=4,
         )  # fmt: skip
+
+
+def _warps(H: int) -> int:
+    """A warp for 128 units, at most 8; one program has a row."""
+    return 1 if H <= 128 else 4 if H <= 1024 else 8
 
 
 class _Vectors(NamedTuple):
@@ -203,19 +242,6 @@ def _masks(schedule: Schedule, changes: StateChanges, device: torch.device) -> d
 def _kind(share: Tensor | None, H: int) -> int:
     """Says whether zoneout has no share, one, or one for each unit; of one unit each line has its own."""
     return 0 if share is None else 2 if share.shape[-1] == H else 1
-
-
-def _walk(state: State, after: list[Any], schedule: Schedule) -> Walk:
-    """Makes the states before and after each step of those after each, h and c apart."""
-    afters: list[State] = list(zip(*after, strict=True))
-    befores, ended, now = list[State](), list[State](), state
-    for t, later in enumerate(afters):
-        if schedule.sizes is not None and schedule.sizes[t] < len(now[0]):
-            ended.append(tuple(part[schedule.sizes[t] :] for part in now))
-            now = tuple(part[: schedule.sizes[t]] for part in now)
-        befores.append(now)
-        now = later
-    return Walk(befores, afters, with_all_rows(now, ended))
 
 
 def _saved(s: Any, r: Recurrence, before: State) -> dict[str, Tensor | None]:

@@ -1,0 +1,188 @@
+"""What holds for the lanes of the GPU engine, through modules. `tests/gpu/test_triton.py` runs this file in a process
+of its own, with Triton's interpreter and a stand-in for CUDA graphs; before each call every lane is full of NaN."""
+
+import copy
+import threading
+
+import pytest
+import torch
+
+import layernorm as ln
+from layernorm.engines.triton import _lanes as lanes
+from support import graphs
+
+T, B, INPUTS, H = 3, 2, 4, 6
+
+
+def assert_close(found, expected):
+    """As near as results in float32 of a network whose gradients do not grow."""
+    for a, b in zip(found, expected, strict=True):
+        assert (a - b).abs().max() <= 1e-5 * (1 + b.abs().max()) if b.numel() else a.shape == b.shape
+
+
+def lstm(inputs=INPUTS, **more):
+    return ln.LSTM(inputs, H, gain_init="steady", **more)
+
+
+@pytest.fixture(autouse=True)
+def stand_in():
+    torch.manual_seed(0)
+    torch.backends.cudnn.rnn.fp32_precision = "ieee"
+    with graphs.stand_in():
+        yield
+
+
+def forward(module, steps=T, rows=B, engine="triton"):
+    """A pending call: output, and what its gradients are taken of."""
+    generator = torch.Generator().manual_seed(steps + rows)
+    x = torch.randn(steps, rows, INPUTS, generator=generator, requires_grad=True)
+    if engine == "triton":
+        graphs.poison()
+    with ln.backends.use(engine):
+        y, state = module(x)
+    return y, state, [x, *module.parameters()]
+
+
+def backward(call):
+    y, state, inputs = call
+    graphs.poison()
+    last = state if isinstance(state, tuple) else (state,)
+    return [y, *last, *torch.autograd.grad(y.square().sum() + sum(s.sum() for s in last), inputs)]
+
+
+def expected(module, *sizes):
+    return backward(forward(module, *sizes, engine="reference"))
+
+
+def check(found, module, *sizes):
+    assert_close(found, expected(module, *sizes))
+
+
+def test_one_lane_serves_every_length():
+    module = lstm()
+    for steps in (5, 0, 1, 22, 1):
+        check(backward(forward(module, steps)), module, steps)
+    assert len(lanes.lanes) == 2  # forward and back
+    assert sorted(size for lane in lanes.lanes._lanes.values() for size in lane.graphs) == [1, 1, 4, 4, 16, 16]
+
+
+def test_a_thousand_steps_are_62_graphs_of_16_and_2_of_4():
+    module, sizes = lstm(), []
+    backward(forward(module, 1))
+
+    class Counted:
+        def __init__(self, steps, device):
+            steps()
+
+        def replay(self):
+            sizes.append(self)
+
+    lane = next(iter(lanes.lanes._lanes.values()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "capture", Counted)
+        lane.run(1000, lambda: None)
+    assert [sizes.count(lane.graphs.get(size)) for size in lanes.SIZES] == [62, 2, 0]
+
+
+def test_nothing_is_captured_in_the_first_call_of_a_kind():
+    backward(forward(lstm()))
+    assert not any(lane.graphs for lane in lanes.lanes._lanes.values())
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_calls_go_back_in_any_order(order):
+    module = lstm()
+    backward(forward(module))
+    sizes = [(2, B), (3, B), (2, B + 1)]
+    pending = [forward(module, *size) for size in sizes]
+    for k in order:
+        check(backward(pending[k]), module, *sizes[k])
+
+
+def test_layers_of_one_kind_share_a_lane():
+    module = lstm(H, num_layers=2, bidirectional=True)  # all four are of one kind
+    x = torch.randn(2, B, H, requires_grad=True)
+    for _ in range(2):
+        found = []
+        for engine in ("triton", "reference"):
+            with ln.backends.use(engine):
+                y = module(x)[0]
+                found.append(torch.autograd.grad(y.square().sum(), [x, *module.parameters()]))
+        assert_close(*found)
+    assert len(lanes.lanes) == 2
+
+
+def test_a_copy_has_weights_of_its_own():
+    module = ln.GRU(INPUTS, H)
+    backward(forward(module))
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        other.weight_hh_l0.mul_(2)
+    first, second = forward(module), forward(other)
+    check(backward(second), other)
+    check(backward(first), module)
+
+
+def test_the_lanes_used_last_are_kept(monkeypatch):
+    monkeypatch.setattr(lanes, "MOST_LANES", 3)
+    module = lstm()
+    for rows in (1, 2, 3, 4, 1, 2):
+        check(backward(forward(module, T, rows)), module, T, rows)
+        assert len(lanes.lanes) <= 3
+    monkeypatch.setattr(lanes, "MOST_BYTES", 0)
+    pending = forward(module)
+    assert len(lanes.lanes) == 1
+    check(backward(pending), module)
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, 6])
+def test_an_error_in_the_middle_leaves_nothing_behind(monkeypatch, number):
+    module = lstm()
+    backward(forward(module))
+    count = 0
+
+    def fail(lane, *given, **constants):
+        nonlocal count
+        count += 1
+        if count > number:
+            raise RuntimeError("no memory")
+        graphs.launch(lane, *given, **constants)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lanes.Lane, "launch", fail)
+        with pytest.raises(RuntimeError, match="no memory"):
+            forward(module)
+    check(backward(forward(module)), module)
+
+
+def test_threads_take_turns():
+    modules, found = [lstm() for _ in range(3)], [None] * 3
+
+    def call(module, engine):
+        x = torch.ones(T, B, INPUTS, requires_grad=True)
+        with ln.backends.use(engine):
+            y, _ = module(x)
+        return [y, *torch.autograd.grad(y.square().sum(), [x, *module.parameters()])]
+
+    def work(k):
+        for _ in range(2):
+            found[k] = call(modules[k], "triton")
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(lanes.lanes) == 2
+    for module, results in zip(modules, found, strict=True):
+        assert_close(results, call(module, "reference"))
+
+
+def test_in_inference_mode_first_and_then_not():
+    module = lstm()
+    with torch.inference_mode(), ln.backends.use("triton"):
+        module(torch.randn(T, B, INPUTS))
+    check(backward(forward(module)), module)
+    with torch.inference_mode(), ln.backends.use("triton"):
+        module(torch.randn(T, B, INPUTS))
+    check(backward(forward(module)), module)
