@@ -176,8 +176,9 @@ class Walk(NamedTuple):
     def joined(self, schedule: Schedule, save: bool) -> Steps:
         """Returns the same of all lines."""
         if not self.after:
-            none = tuple(part[None][:0] if schedule.sizes is None else part[None, :0] for part in self.final)
-            return Steps(none[0], none, self.final)
+            shapes = [(0, *s.shape) if schedule.sizes is None else (1, 0, s.shape[1]) for s in self.final]
+            after, *before = (self.final[0].new_empty(shape) for shape in (shapes[0], *shapes))
+            return Steps(after, tuple(before), self.final)
         before = tuple(map(schedule.join, zip(*self.before, strict=True))) if save else ()
         return Steps(schedule.join([h for h, *_ in self.after]), before, self.final)
 
