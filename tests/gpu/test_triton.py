@@ -37,7 +37,7 @@ def test_every_formula_packed_or_not_forward_and_back(network, type_name, every,
 
 
 def test_what_holds_for_graphs_and_lanes():
-    interpreted("-m", "pytest", "-q", ROOT / "tests/support/lane_laws.py")
+    interpreted("-m", "pytest", "-q", *(ROOT / "tests/support" / f"{name}_laws.py" for name in ("lane", "norm")))
 
 
 def test_a_module_runs_on_it_and_a_refusal_says_why():

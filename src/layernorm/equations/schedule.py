@@ -177,8 +177,8 @@ class Walk(NamedTuple):
         """Returns the same of all lines."""
         if not self.after:
             shapes = [(0, *s.shape) if schedule.sizes is None else (1, 0, s.shape[1]) for s in self.final]
-            after, *before = (self.final[0].new_empty(shape) for shape in (shapes[0], *shapes))
-            return Steps(after, tuple(before), self.final)
+            none = tuple(self.final[0].new_empty(shape) for shape in (*shapes, shapes[0]))
+            return Steps(none[-1], none[:-1], self.final)
         before = tuple(map(schedule.join, zip(*self.before, strict=True))) if save else ()
         return Steps(schedule.join([h for h, *_ in self.after]), before, self.final)
 

@@ -22,6 +22,9 @@ from ...equations import recurrent as equations
 from ...equations.arguments import RecurrentArguments
 from ...equations.recurrent import recurrent_saved as recurrent_saved
 from ..protocol import YES, Kind, Support
+from ._norms import normalize_backward as normalize_backward
+from ._norms import normalize_forward as normalize_forward
+from ._norms import normalize_saved as normalize_saved
 from ._steps import TYPES, Arithmetic
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -47,8 +50,8 @@ def recurrent_backward(
 def supports(kind: Kind) -> Support:
     """Supports recurrent layers over sequences in float32 and 16 bits, but for projections, int8 and batch norm."""
     r = kind.recurrence
-    if kind.op != "recurrent":
-        return Support(False, {"steps": "steps one by one", "normalize": "norm ops"}[kind.op])
+    if kind.op == "steps":
+        return Support(False, "steps one by one")
     if kind.device.type != DEVICE:
         return Support(False, f"tensors on {kind.device}")
     if kind.dtype not in TYPES:

@@ -1,0 +1,95 @@
+"""What holds for the norm ops of the GPU engine. `tests/gpu/test_triton.py` runs this file in a process of its own,
+with Triton's interpreter."""
+
+import itertools
+
+import pytest
+import torch
+
+import layernorm as ln
+from layernorm.engines import reference
+from layernorm.engines import triton as engine
+from layernorm.equations.arguments import NormArguments
+from support import interpreted  # noqa: F401 - mends the interpreter
+
+FLOAT32 = 2.0**-23
+
+
+def results(of, a, residual, grad, grad_total):
+    """All results and gradients."""
+    n = 1 if residual is None else 2
+    found = of.normalize_forward(a, residual, True)
+    normalised = a if residual is None else a._replace(input=found[1])
+    return [*found[:n], *of.normalize_backward(normalised, found[n:], grad, grad_total)]
+
+
+def check(a, residual=None, times=4.0):
+    """Within a few roundings of the equations in float64, of the largest number."""
+    grad, grad_total = torch.randn_like(a.input), None if residual is None else torch.randn_like(a.input)
+    found = results(engine, a, residual, grad, grad_total)
+    wide = [None if t is None else t.double() for t in (a.input, a.weight, a.bias, residual, grad, grad_total)]
+    exact = a._replace(input=wide[0], weight=wide[1], bias=wide[2])
+    expected = results(reference, exact, *wide[3:])
+    assert len(found) == len(expected)
+    for x, y in zip(found, expected, strict=True):
+        assert x.shape == y.shape
+        assert x.dtype in (a.input.dtype, torch.float32)
+        if x.numel():
+            bound = times * torch.finfo(x.dtype).eps
+            assert (x.double() - y).abs().max() <= bound * (1 + y.abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize(("M", "N"), [(1, 1), (7, 5), (3, 300)])
+def test_forward_and_back(M, N, norm, dtype):
+    torch.manual_seed(N)
+    for has_weight, has_bias, has_residual in itertools.product([False, True], repeat=3):
+        x, residual = torch.randn(M, N, dtype=dtype), torch.randn(M, N, dtype=dtype) if has_residual else None
+        weight, bias = (torch.randn(N, dtype=dtype) if there else None for there in (has_weight, has_bias))
+        check(NormArguments(x, (N,), weight, bias, 1e-5, norm), residual)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_a_row_in_tiles(norm):
+    torch.manual_seed(0)
+    N = 2 * 8192 + 5
+    check(NormArguments(torch.randn(9, N), (N,), torch.randn(N), torch.randn(N), 1e-5, norm), torch.randn(9, N))
+
+
+def test_weights_of_another_type_rows_that_lie_apart_and_several_dimensions():
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 24, dtype=torch.bfloat16)
+    check(NormArguments(x[..., :20], (20,), torch.randn(20), None, 1e-5, "layer"))
+    check(NormArguments(x.transpose(1, 2), (24, 5), torch.randn(24, 5), torch.randn(24, 5), 1e-5, "layer"))
+    check(NormArguments(torch.randn(20, 6).T, (20,), torch.randn(40)[::2], None, 1e-5, "rms"))
+
+
+def test_a_large_mean_costs_no_digits_and_a_constant_row_is_the_bias():
+    torch.manual_seed(0)
+    x = torch.randn(4, 512) + 1000
+    a = NormArguments(x, (512,), None, None, 1e-5, "layer")
+    (y,), (exact,) = engine.normalize_forward(a, None, False), reference.normalize_forward(a, None, False)
+    assert (y - exact).abs().max() <= 16 * FLOAT32
+    assert (torch.nn.functional.layer_norm(x, (512,)) - exact).abs().max() > 100 * FLOAT32
+    bias = torch.randn(512)
+    (y,) = engine.normalize_forward(a._replace(input=torch.full((2, 512), 0.1), bias=bias), None, False)
+    assert torch.equal(y, bias.expand(2, 512))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_nothing_is_normalised_as_nothing(shape):
+    check(NormArguments(torch.randn(shape), shape[1:], torch.randn(shape[1:]), None, 1e-5, "layer"), torch.randn(shape))
+
+
+def test_modules():
+    torch.manual_seed(0)
+    x = torch.randn(6, 8, requires_grad=True)
+    for module in (ln.LayerNorm(8), ln.RMSNorm(8), ln.LayerNorm(8, elementwise_affine=False)):
+        found = []
+        for name in ("triton", "reference"):
+            with ln.backends.use(name):
+                y = module(x)
+            found.append([y, *torch.autograd.grad(y.square().sum(), [x, *module.parameters()])])
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b)
