@@ -19,7 +19,7 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -46,9 +46,10 @@ class Entry(NamedTuple):
 ENGINES = {
     # in order of preference
     "native": Entry("layernorm.engines.native", "cpu"),
+    # No GPU has run it yet: by itself once `doctor --check` has passed on one.
+    "triton": Entry("layernorm.engines.triton", "cuda", by_itself=False),
     "reference": Entry("layernorm.engines.reference", None),
     "compiled": Entry("layernorm.engines.compiled", None, by_itself=False),
-    "triton": Entry("layernorm.engines.triton", "cuda", by_itself=False),
 }
 
 _of_process = os.environ.get("LAYERNORM_ENGINE") or None
@@ -100,6 +101,16 @@ def status() -> list[Status]:
 def available() -> list[str]:
     """Returns the names of the engines that run here, in order of preference."""
     return [engine.name for engine in status() if engine.available]
+
+
+def graph_cache() -> Any:
+    """Returns the CUDA graphs that the engine ``"triton"`` keeps: its text says how many there are, ``nbytes`` what
+    their buffers take, and ``clear()`` drops them.
+
+    Raises:
+        RuntimeError: the engine does not run here.
+    """
+    return engine("triton").graph_cache  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from layernorm.engines.triton import _lanes as lanes
+from layernorm.engines.triton._self_check import SelfCheck
 
 interpret = lanes.Lane.launch
 one_at_a_time = threading.Lock()  # the interpreter has one state for all threads
@@ -48,6 +49,7 @@ def stand_in():
         patch.setattr(lanes, "has_graphs", lambda device: True)
         patch.setattr(lanes, "capture", StandIn)
         patch.setattr(lanes.Lane, "launch", launch)
+        patch.setattr(SelfCheck, "passes", lambda *given: True)  # it would use the lanes
         yield
     lanes.lanes.clear()
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import layernorm as ln
+from layernorm.engines.triton import _kernels as kernels
 from layernorm.engines.triton import _lanes as lanes
 from support import graphs
 
@@ -20,8 +21,8 @@ def assert_close(found, expected):
         assert (a - b).abs().max() <= 1e-5 * (1 + b.abs().max()) if b.numel() else a.shape == b.shape
 
 
-def lstm(inputs=INPUTS, **more):
-    return ln.LSTM(inputs, H, gain_init="steady", **more)
+def lstm(inputs=INPUTS, hidden_size=H, **more):
+    return ln.LSTM(inputs, hidden_size, gain_init="steady", **more)
 
 
 @pytest.fixture(autouse=True)
@@ -186,3 +187,22 @@ def test_in_inference_mode_first_and_then_not():
     with torch.inference_mode(), ln.backends.use("triton"):
         module(torch.randn(T, B, INPUTS))
     check(backward(forward(module)), module)
+
+
+def test_every_slot_has_its_number():
+    assert [getattr(kernels, f"AT_{name.upper()}").value for name in kernels.SLOTS] == list(range(len(kernels.SLOTS)))
+
+
+@pytest.mark.parametrize("network", [lstm, ln.GRU])
+def test_step_by_step(network):
+    module, x = network(INPUTS, hidden_size=H), torch.randn(T, B, INPUTS, requires_grad=True)
+    found = []
+    for engine in ("triton", "reference"):
+        with ln.backends.use(engine):
+            step, state, outputs = module.stepper(), None, []
+            for x_t in x:
+                output, state = step(x_t, state)
+                outputs.append(output)
+            y = torch.stack(outputs)
+            found.append([y, *torch.autograd.grad(y.square().sum(), [x, *module.parameters()])])
+    assert_close(*found)

@@ -9,6 +9,7 @@ import torch
 import layernorm as ln
 from layernorm.engines import reference
 from layernorm.engines import triton as engine
+from layernorm.engines.triton import _norms as norms
 from layernorm.equations.arguments import NormArguments
 from support import interpreted  # noqa: F401 - mends the interpreter
 
@@ -93,3 +94,41 @@ def test_modules():
             found.append([y, *torch.autograd.grad(y.square().sum(), [x, *module.parameters()])])
         for a, b in zip(*found, strict=True):
             torch.testing.assert_close(a, b)
+
+
+def test_the_first_use_of_a_kind_is_checked_and_a_wrong_one_is_not_used(monkeypatch):
+    torch.manual_seed(0)
+    a = NormArguments(torch.randn(5, 11), (11,), torch.randn(11), None, 1e-5, "layer")
+    expected = results(reference, a, None, a.input, None)
+
+    class Wrong:
+        def __getitem__(self, grid):
+            return lambda *given, **constants: None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(norms, "norm_backward", Wrong())
+        with pytest.warns(UserWarning, match=r"wrong about a norm in torch.float32 with \(11,\) numbers on cpu"):
+            found = results(engine, a, None, a.input, None)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y)
+    with pytest.raises(RuntimeError, match="expected weight of shape"):
+        engine.normalize_forward(a._replace(input=torch.randn(2, 13), normalized_shape=(13,)), None, False)
+
+
+def test_a_layer_is_checked_too(monkeypatch):
+    module, x = ln.GRU(3, 4), torch.randn(2, 3, 3)
+
+    def fail(*given, **constants):
+        raise RuntimeError("ptxas: out of registers")
+
+    monkeypatch.setattr("layernorm.engines.triton._lanes.Lane.launch", fail)
+    with ln.backends.use("triton"), pytest.warns(UserWarning, match="RuntimeError: ptxas: out of registers"):
+        y, _ = module(x)
+    with ln.backends.use("triton"):  # once
+        torch.testing.assert_close(module(x)[0], y)
+    with ln.backends.use("reference"):
+        torch.testing.assert_close(module(x)[0], y)
+
+
+def test_what_the_cache_says():
+    assert repr(ln.backends.graph_cache()).startswith("<0 graphs for 0 kinds of calls, 0.0 MiB")

@@ -39,8 +39,9 @@ UNIT = {name: torch.finfo(dtype).eps for name, dtype in TYPES.items()} | {"tf32"
 def calls(network, every):
     """Calls in float64: formulas, masks and what happens between steps take turns."""
     for number, (recurrence, (*sizes, reverse, lengths, reset)) in enumerate(every_formula(network, SHAPES)):
-        if number % every or recurrence.projected:
+        if number % every:
             continue
+        sizes[4] = sizes[3] // 2 + 1 if recurrence.projected else sizes[3]
         a = arguments_of(drawn(recurrence, *sizes, lengths, reset), recurrence, reverse)
         T, B, _, H, P = sizes
         yield a if number % 3 == 0 else a._replace(changes=drawn_changes(recurrence, T, B, H, P, number % 16))

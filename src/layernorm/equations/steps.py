@@ -10,7 +10,16 @@ from torch import Tensor
 from ..formula import Recurrence
 from .arguments import StateChanges
 from .dispatch import kernel
-from .recurrent import Contribution, backward_steps, joined, network_of, parameter_gradients, parameters_by_name
+from .recurrent import (
+    EVERY_ROW,
+    Contribution,
+    backward_steps,
+    forward_steps,
+    joined,
+    network_of,
+    parameter_gradients,
+    parameters_by_name,
+)
 from .schedule import State
 
 
@@ -28,18 +37,21 @@ class SteppedLayer:
     def forward(
         self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None, save: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
-        zx = input.to(self.compute_type) @ self.p["weight_ih"].T
+        zx = self.multiply(input.to(self.compute_type), self.p["weight_ih"].T)
         before = tuple(s.to(self.compute_type) for s in state)
-        after, zh = self.take_step(zx, before, StateChanges(dropout=dropout))
-        return [s.to(input.dtype) for s in after], [zx, zh]
+        after = self.take_step(zx, before, StateChanges(dropout=dropout))
+        return [s.to(input.dtype) for s in after], [zx]
 
     def backward_pass(self) -> SteppedBackwardPass:
         return SteppedBackwardPass(self)
 
-    def take_step(self, zx: Tensor, state: State, changes: StateChanges) -> tuple[State, Tensor]:
-        """Takes one step from (B, G*H) and the state before it: the state after it, and W_hh h."""
-        zh = changes.apply_dropout(state[0]) @ self.p["weight_hh"].T
-        return self.network.step(0, self.network.input_side(zx), zh, state), zh
+    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
+        """Multiplies over all rows (`Multiply`)."""
+        return a @ b
+
+    def take_step(self, zx: Tensor, state: State, changes: StateChanges) -> State:
+        """Takes one step from (B, G*H) and the state before it: the state after it."""
+        return forward_steps(self.network, zx[None], state, EVERY_ROW, changes, save=False).final
 
     def take_step_back(
         self, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, changes: StateChanges
@@ -69,16 +81,16 @@ class SteppedBackwardPass:
         before = tuple(s.to(layer.compute_type)[None] for s in state)
         grads_after = zip(before, grad_state, strict=True)
         d = tuple(torch.zeros_like(s[0]) if g is None else g.to(s.dtype) for s, g in grads_after)
-        zx, zh = (z[None] for z in saved)
         dy, changes = torch.zeros_like(before[0]), StateChanges(dropout=dropout)
+        zx, zh = saved[0][None], layer.multiply(changes.apply_dropout(before[0]), layer.p["weight_hh"].T)
         previous, contribution = layer.take_step_back(zx, zh, before, dy, d, changes)
         self.inputs.append(input.to(layer.compute_type)[None])
         self.contributions.append(contribution)
-        return [g.to(input.dtype) for g in (contribution.dzx[0] @ layer.p["weight_ih"], *previous)]
+        return [g.to(input.dtype) for g in (layer.multiply(contribution.dzx[0], layer.p["weight_ih"]), *previous)]
 
     @kernel
     def gradients(self) -> list[Tensor]:
-        grads = parameter_gradients(torch.cat(self.inputs), joined(self.contributions))
+        grads = parameter_gradients(torch.cat(self.inputs), joined(self.contributions), self.layer.multiply)
         return [grads[name].to(self.layer.dtype) for name in self.layer.recurrence.parameter_names]
 
 

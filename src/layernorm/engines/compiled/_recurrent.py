@@ -31,16 +31,14 @@ def forward_chunk(
     state: State,
     schedule: Schedule,
     changes: StateChanges,
-) -> tuple[list[State], list[Tensor]]:
-    """Takes steps from W_ih x of each. Returns the state after each, and W_hh h of each. This is what is compiled."""
+) -> list[State]:
+    """Takes steps from W_ih x of each. Returns the state after each. This is what is compiled."""
     network = equations.network_of(p, recurrence)
-    zh: list[Tensor] = []
 
     def step(t: int, old: State, changes: StateChanges) -> State:
-        zh.append(changes.apply_dropout(old[0]) @ p["weight_hh"].T)
-        return network.step(t, network.input_side(zx[t]), zh[t], old)
+        return network.step(t, network.input_side(zx[t]), changes.apply_dropout(old[0]) @ p["weight_hh"].T, old)
 
-    return walk(step, state, len(zx), schedule, changes).after, zh
+    return walk(step, state, len(zx), schedule, changes).after
 
 
 def backward_chunk(recurrence: Recurrence, p: Parameters, *given: Any) -> tuple[State, Contribution]:
@@ -51,7 +49,7 @@ def backward_chunk(recurrence: Recurrence, p: Parameters, *given: Any) -> tuple[
 def run_chunk(
     recurrence: Recurrence, p: Parameters, zx: Sequence[Tensor], state: State, schedule: Schedule = EVERY_ROW,
     changes: StateChanges = NO_CHANGES,
-) -> tuple[list[State], list[Tensor]]:  # fmt: skip
+) -> list[State]:  # fmt: skip
     """Runs `forward_chunk`, compiled. Its tensors are those of single steps, so that the steps share one kernel."""
     masks = Schedule(*(None if mask is None else mask.unbind() for mask in schedule[:2]))  # type: ignore[arg-type]
     run = compiled(forward_chunk, recurrence, *_compile_key(p, zx, state, schedule, changes))
@@ -134,7 +132,7 @@ def take_steps(
             ended.append(tuple(s[chunk.rows :] for s in state))
             state = tuple(s[: chunk.rows] for s in state)
         masks = chunk.masks(schedule, changes, state)
-        states, _ = run_chunk(network.recurrence, network.p, chunk.of(zx).unbind(), state, *masks)
+        states = run_chunk(network.recurrence, network.p, chunk.of(zx).unbind(), state, *masks)
         before += [state, *states[:-1]]
         after += states
         state = states[-1]
@@ -174,9 +172,9 @@ def recurrent_backward(
 class CompiledLayer(SteppedLayer):
     """A layer for steps one by one: `SteppedLayer`, whose steps are compiled."""
 
-    def take_step(self, zx: Tensor, state: State, changes: StateChanges) -> tuple[State, Tensor]:
-        (after,), (zh,) = run_chunk(self.recurrence, self.p, [zx], state, changes=changes)
-        return after, zh
+    def take_step(self, zx: Tensor, state: State, changes: StateChanges) -> State:
+        (after,) = run_chunk(self.recurrence, self.p, [zx], state, changes=changes)
+        return after
 
     def take_step_back(
         self, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, changes: StateChanges

@@ -22,10 +22,12 @@ from ...equations import recurrent as equations
 from ...equations.arguments import RecurrentArguments
 from ...equations.recurrent import recurrent_saved as recurrent_saved
 from ..protocol import YES, Kind, Support
+from ._lanes import lanes as graph_cache  # noqa: F401
 from ._norms import normalize_backward as normalize_backward
 from ._norms import normalize_forward as normalize_forward
 from ._norms import normalize_saved as normalize_saved
-from ._steps import TYPES, Arithmetic
+from ._self_check import self_check
+from ._steps import TYPES, Arithmetic, TritonLayer
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 MOST_UNITS = 2048
@@ -35,29 +37,42 @@ if DEVICE == "cuda" and not torch.cuda.is_available():
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
     """Returns [output, *final state], and with ``save`` the state before each step."""
-    by = Arithmetic(a.input.dtype)
-    return equations.recurrent_forward(a, save, by.take_steps, by.multiply)
+    return (_recurrent_forward if _computes(a) else equations.recurrent_forward)(a, save)
 
 
 def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> list[Tensor]:
     """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
+    return (_recurrent_backward if _computes(a) else equations.recurrent_backward)(a, saved, grad_output, grad_state)
+
+
+def _computes(a: RecurrentArguments) -> bool:
+    return self_check.passes(a, (_recurrent_forward, _recurrent_backward), Arithmetic(a.input.dtype).rounding)
+
+
+def _recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
+    by = Arithmetic(a.input.dtype)
+    return equations.recurrent_forward(a, save, by.take_steps, by.multiply)
+
+
+def _recurrent_backward(
+    a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
+) -> list[Tensor]:
     by = Arithmetic(a.input.dtype)
     return equations.recurrent_backward(a, saved, grad_output, grad_state, by.take_steps_back, by.multiply)
 
 
+prepare = TritonLayer
+
+
 def supports(kind: Kind) -> Support:
-    """Supports recurrent layers over sequences in float32 and 16 bits, but for projections, int8 and batch norm."""
+    """Supports recurrent layers over sequences in float32 and 16 bits, but for int8 weights and batch norm."""
     r = kind.recurrence
-    if kind.op == "steps":
-        return Support(False, "steps one by one")
     if kind.device.type != DEVICE:
         return Support(False, f"tensors on {kind.device}")
     if kind.dtype not in TYPES:
         return Support(False, f"{kind.dtype}")
-    if r is not None and r.projected:
-        return Support(False, "projections")
     if r is not None and (r.quantized or r.norm == "batch"):
         return Support(False, "int8 weights" if r.quantized else "norm='batch'")
     wide = kind.widths[1:2] > (MOST_UNITS,)

@@ -69,7 +69,7 @@ class Lane:
         return self.buffers[name]
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         return sum(b.nbytes for b in (self.table, *self.buffers.values()))
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
@@ -134,9 +134,13 @@ class Lanes:
         return len(self._lanes)
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """How much memory their buffers take."""
-        return sum(lane.bytes for lane in [*self._lanes.values()])
+        return sum(lane.nbytes for lane in [*self._lanes.values()])
+
+    def __repr__(self) -> str:
+        graphs = sum(len(lane.graphs) for lane in [*self._lanes.values()])
+        return f"<{graphs} graphs for {len(self)} kinds of calls, {self.nbytes / 2**20:.1f} MiB>"
 
     def get(self, key: Hashable, device: torch.device) -> Lane:
         """Returns the lane of a kind of call. While somebody captures a graph it is one of the call's own."""
@@ -145,7 +149,7 @@ class Lanes:
         with self._lock:
             lane = self._lanes.pop(key, None) or Lane(device, has_graphs=True)
             self._lanes[key] = lane  # the last one in the order
-            while len(self._lanes) > 1 and (len(self._lanes) > MOST_LANES or self.bytes > MOST_BYTES):
+            while len(self._lanes) > 1 and (len(self._lanes) > MOST_LANES or self.nbytes > MOST_BYTES):
                 self._lanes.popitem(last=False)
         return lane
 

@@ -7,7 +7,7 @@ bits the error of torch's kernels is below half of the last rounding, and a smal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import triton
@@ -18,6 +18,7 @@ from ...equations import norms as equations
 from ...equations.arguments import NormArguments
 from ...equations.checks import check_norm, check_norm_gradients
 from ...equations.dispatch import kernel
+from ._self_check import self_check
 
 MOST_COLUMNS = 8192
 """In a tile: more do not fit in a program's registers on the way back."""
@@ -121,15 +122,6 @@ def norm_backward(x, dy, d_total, weight, mean, rest, reciprocal, dx, d_weight, 
             tl.store(d_bias + p * N + columns, own_bias, mask=columns < N)
 
 
-def by_torch(a: NormArguments) -> bool:
-    """Says whether torch's own kernels compute it: layer norm, all of it in one type of 16 bits."""
-    return (
-        a.norm == "layer"
-        and a.input.itemsize == 2
-        and all(p is None or p.dtype is a.input.dtype for p in (a.weight, a.bias))
-    )
-
-
 def normalize_saved(a: NormArguments) -> list[Tensor]:
     """Returns empty tensors like what `normalize_forward` saves: of each row the mean, what rounding left of it (0 by
     torch's kernels), and the reciprocal deviation."""
@@ -140,11 +132,30 @@ def normalize_saved(a: NormArguments) -> list[Tensor]:
 def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
     """Returns [y] or [y, input + residual], and with ``save`` the statistics."""
     check_norm(a, residual)
-    if not a.input.numel():
-        results = equations.normalize_forward(a, residual, False)
-        return [*results, *(normalize_saved(a) if save else [])]
-    if by_torch(a):
-        return _forward_by_torch(a, residual, save)
+    return _ways(a)[0](a, residual, save)
+
+
+@kernel
+def normalize_backward(
+    a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
+) -> list[Tensor]:
+    """Returns the gradients of what was normalised, and of weight and bias where there are such."""
+    check_norm(a, None)
+    check_norm_gradients(a, saved, normalize_saved(a), grad, grad_total)
+    return _ways(a)[1](a, saved, grad, grad_total)
+
+
+def _ways(a: NormArguments) -> tuple[Callable[..., list[Tensor]], Callable[..., list[Tensor]]]:
+    """Returns the forward and the backward that compute a call. Each backward takes what any forward has saved."""
+    kernels, by_equations = (_forward, _backward), (_forward_by_equations, _backward_by_equations)
+    if a.norm == "layer" and a.input.itemsize == 2 and all(p is None or p.dtype is a.input.dtype for p in a[2:4]):
+        return _forward_by_torch, _backward_by_torch
+    return (
+        kernels if a.input.numel() and self_check.passes(a, kernels, torch.finfo(a.input.dtype).eps) else by_equations
+    )
+
+
+def _forward(a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
     (M, N), saved = a.sizes, normalize_saved(a)
     x = _rows(a.input, M, N)
     y = torch.empty_like(a.input, memory_format=torch.contiguous_format)
@@ -157,17 +168,7 @@ def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> 
     return [y, *([] if total is None else [total]), *(saved if save else [])]
 
 
-@kernel
-def normalize_backward(
-    a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
-) -> list[Tensor]:
-    """Returns the gradients of what was normalised, and of weight and bias where there are such."""
-    check_norm(a, None)
-    check_norm_gradients(a, saved, normalize_saved(a), grad, grad_total)
-    if not a.input.numel():
-        return [torch.zeros_like(t) for t in a.differentiable]
-    if by_torch(a):
-        return _backward_by_torch(a, saved, grad, grad_total)
+def _backward(a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None) -> list[Tensor]:
     M, N = a.sizes
     x, dx = _rows(a.input, M, N), torch.empty_like(a.input, memory_format=torch.contiguous_format)
     programs = min(M, 2 * torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 4)
@@ -179,6 +180,19 @@ def normalize_backward(
     )  # fmt: skip
     sums = (part.sum(0) for part in parts if part is not None)
     return [dx, *(s.to(p.dtype).view(p.shape) for s, p in zip(sums, a.differentiable[1:], strict=True))]
+
+
+def _forward_by_equations(a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
+    *results, r = equations.normalize_forward(a, residual, True)
+    mean = results.pop() if a.norm == "layer" else torch.zeros_like(r)
+    return [*results, *([mean.float(), (mean - mean.float()).float(), r.float()] if save else [])]
+
+
+def _backward_by_equations(
+    a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
+) -> list[Tensor]:
+    mean, rest, r = (s.to(equations.compute_type(s)) for s in saved)
+    return equations.normalize_backward(a, [mean + rest, r] if a.norm == "layer" else [r], grad, grad_total)
 
 
 def _forward_by_torch(a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:

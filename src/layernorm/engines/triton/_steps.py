@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from ...equations.arguments import StateChanges
 from ...equations.network import Network
-from ...equations.recurrent import Contribution
+from ...equations.recurrent import EVERY_ROW, Contribution
 from ...equations.schedule import Schedule, State, Steps
 from ...equations.sites import GateSaved, Saved
+from ...equations.steps import SteppedLayer
 from ...formula import GATES, Place, Recurrence
 from . import _kernels as kernels
 from ._lanes import Lane, lanes
@@ -39,6 +40,7 @@ class Arithmetic:
         tf32 = torch.backends.cudnn.rnn.fp32_precision == "tf32"  # type: ignore[attr-defined]
         self.dtype, self.type = dtype, TYPES[dtype]
         self.precision = "ieee" if dtype is not torch.float32 else "tf32" if tf32 else "tf32x3"
+        self.rounding = 2.0**-10 if self.precision == "tf32" else torch.finfo(dtype).eps
 
     def multiply(self, a: Tensor, b: Tensor) -> Tensor:
         """Multiplies over all steps at once (`Multiply`); float32 as ``torch.backends.cuda.matmul`` says."""
@@ -53,17 +55,17 @@ class Arithmetic:
         self, network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges, save: bool
     ) -> Steps:
         """Takes the steps of a call (`TakeSteps`)."""
-        call = _Call(self, network, len(state[0]), len(schedule.indices(len(zx))), schedule, changes)
-        x, r, B, H = network.input_side(zx).detach().contiguous(), network.recurrence, call.B, call.H
+        call = _Call(self, network, zx, len(state[0]), schedule, changes)
+        x, r, B, H, P = network.input_side(zx).detach().contiguous(), network.recurrence, call.B, call.H, call.P
         rows = (B,)  # a program each
-        after, *before = (x.new_empty(*x.shape[:2], H) for _ in range(1 + (len(state) if save else 0)))
+        after, *before = (x.new_empty(*x.shape[:2], n) for n in ((P, P, H)[: 1 + len(state)] if save else (P,)))
         hidden, both, cell = (_vectors(place, network) for place in r.places[1:])
         tensors = {
             "x": x, "after": after, **dict(zip(("before_h", "before_c"), before, strict=False)), **call.tensors,
             "gain_hidden": hidden.gain, "inside_hidden": hidden.inside, "outside_hidden": hidden.outside,
             "gain_both": both.gain, "outside_both": both.outside, "gain_cell": cell.gain, "outside_cell": cell.outside,
         }  # fmt: skip
-        parts, first = parts_of(B, call.units, H), [part.detach().contiguous() for part in state]
+        parts, first = parts_of(B, call.units, P), [part.detach().contiguous() for part in state]
         numbers = {"eps": r.formula.eps, "forget_bias": r.formula.forget_bias}
         flags: dict[str, Any] = {
             "HIDDEN": hidden.gain is not None, "INSIDE": hidden.inside is not None,
@@ -72,12 +74,20 @@ class Arithmetic:
             "OUTSIDE_CELL": cell.outside is not None, "PARTS": parts, "SAVE": save,
         }  # fmt: skip
         with call.lane("forward", flags, numbers) as lane:
-            h_now, c_now, h_read = (lane.buffer(name, B, H) for name in ("h_now", "c_now", "h_read"))
-            zh = lane.buffer("zh", parts, B, call.units)
+            h_now, h_read, c_now = (lane.buffer(*given) for given in (("h", B, P), ("h_read", B, P), ("c", B, H)))
+            zh, m = lane.buffer("zh", parts, B, call.units), lane.buffer("m", B, H if call.projected else 0)
+            given = zh, h_now, c_now, h_read, m, B
 
             def take_step() -> None:
-                call.multiply(lane, h_read, zh, parts)
-                lane.launch(kernels.forward_step, rows, zh, h_now, c_now, h_read, B, **numbers, **flags, **call.step)
+                call.multiply(lane, "w", h_read, zh)
+                lane.launch(kernels.forward_step, rows, *given, **numbers, **flags, **call.step)
+                if call.projected:
+                    projected = lane.buffer("projected", parts_of(B, P, H), B, P)
+                    call.multiply(lane, "w_project", m, projected)
+                    lane.launch(
+                        kernels.project_step, rows, projected, h_now, h_read, B, PARTS=len(projected), SAVE=save,
+                        **call.of_h,
+                    )  # fmt: skip
 
             lane.begin(0, call.T, tensors)
             lane.launch(kernels.start_first, rows, first[0], first[-1], h_now, c_now, h_read, B, **call.start)
@@ -97,27 +107,34 @@ class Arithmetic:
         changes: StateChanges,
     ) -> tuple[State, Contribution]:
         """Takes the steps of a call back (`TakeStepsBack`)."""
-        call = _Call(self, network, len(final[0]), len(schedule.indices(len(dy))), schedule, changes)
-        s, r, shape, B, H = network.activations(zx, zh, before), network.recurrence, zx.shape[:2], call.B, call.H
+        call = _Call(self, network, zx, len(final[0]), schedule, changes)
+        s, r, shape = network.activations(zx, zh, before), network.recurrence, zx.shape[:2]
+        B, H, P = call.B, call.H, call.P
         rows, gains = (B,), {f"gain_{name}": _gain(place, network) for name, place in call.places}
-        da, d_input, d_hidden, dzh = (zx.new_zeros(*shape, call.units) for _ in range(4))
-        dn, restart = zx.new_zeros(*shape, H), [torch.zeros_like(part) for part in final[: len(changes.restart)]]
-        made = {"da": da, "d_input": d_input, "d_hidden": d_hidden, "dzh": dzh, "dn": dn}
+        da, d_input, d_hidden, dzh = (zx.new_empty(*shape, call.units) for _ in range(4))
+        dn, dh = zx.new_empty(*shape, H), zx.new_empty(*shape, P) if call.projected else None
+        restart = [torch.zeros_like(part) for part in final[: len(changes.restart)]]
+        made = {"da": da, "d_input": d_input, "d_hidden": d_hidden, "dzh": dzh, "dn": dn, "dh": dh}
         made |= dict(zip(("d_restart_h", "d_restart_c"), restart, strict=False))
-        parts, numbers = parts_of(B, H, call.units), {"gate_clip": r.gate_clip if r.gate_clip != math.inf else 0.0}
+        parts, numbers = parts_of(B, P, call.units), {"gate_clip": r.gate_clip if r.gate_clip != math.inf else 0.0}
         flags: dict[str, Any] = {
-            "SPLIT": r.reset_multiplies == "hidden", "CLIP": r.gate_clip != math.inf, "PARTS": parts,
+            "SPLIT": r.reset_multiplies == "hidden", "CLIP": r.gate_clip != math.inf,
             **{place.upper(): gains[f"gain_{place}"] is not None for place in ("hidden", "both", "cell")},
         }  # fmt: skip
         tensors = {"dy": dy.contiguous(), **_saved(s, r, before), **gains, **made, **call.tensors}
         with call.lane("backward", flags, numbers) as lane:
-            carry = [lane.buffer(name, B, H).copy_(part) for name, part in zip(("h", "c"), final, strict=False)]
-            dh_parts, dzh_now = lane.buffer("dh", parts, B, H).zero_(), lane.buffer("dzh", B, call.units).zero_()
-            given = dh_parts, carry[0], carry[-1], dzh_now, B
+            carry = [lane.buffer(name, *part.shape).copy_(part) for name, part in zip(("h", "c"), final, strict=False)]
+            dh_parts, dzh_now = lane.buffer("dh", parts, B, P).zero_(), lane.buffer("dzh", B, call.units).zero_()
+            dm_parts = lane.buffer("dm", parts_of(B, H, P), B, H) if call.projected else dh_parts
+            given = dm_parts, carry[0], carry[-1], dzh_now, B
 
             def take_step() -> None:
-                lane.launch(kernels.backward_step, rows, *given, **numbers, **flags, **call.step)
-                call.multiply(lane, dzh_now, dh_parts, parts, back=True)
+                if call.projected:
+                    dh_now = lane.buffer("dh_now", B, P)
+                    lane.launch(kernels.project_back, rows, dh_parts, carry[0], dh_now, B, PARTS=parts, **call.of_h)
+                    call.multiply(lane, "w_project", dh_now, dm_parts, back=True)
+                lane.launch(kernels.backward_step, rows, *given, PARTS=len(dm_parts), **numbers, **flags, **call.step)
+                call.multiply(lane, "w", dzh_now, dh_parts, back=True)
 
             lane.begin(call.T - 1, call.T, tensors)
             lane.run(call.T, take_step)
@@ -129,7 +146,7 @@ class Arithmetic:
         of_rz, of_n = slice(0, 2 * H), slice(2 * H, None)
         steps = {
             "RNN": (da, d_input, dzh),
-            "LSTM": (da, d_hidden, dzh, dn, dn),
+            "LSTM": (da, d_hidden, dzh, dn, dn if dh is None else dh),
             "GRU": (da[..., of_rz], d_input[..., of_rz], da[..., of_n], d_input[..., of_n], dzh),
         }[r.network]
         if call.over_all:
@@ -137,6 +154,25 @@ class Arithmetic:
         dzx = network.input_backward(s, steps)
         factors = network.factors(schedule.apply_dropout(changes, before[0]), s, steps)
         return d, Contribution(dzx, factors, network.vector_gradients(s, steps, dzx), tuple(restart))
+
+
+class TritonLayer(SteppedLayer):
+    """A layer for steps one by one: `SteppedLayer`, whose steps are launches."""
+
+    def __init__(self, params: Sequence[Tensor], recurrence: Recurrence) -> None:
+        super().__init__(params, recurrence)
+        self.by = Arithmetic(self.dtype)
+
+    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.by.multiply(a, b)
+
+    def take_step(self, zx: Tensor, state: State, changes: StateChanges) -> State:
+        return self.by.take_steps(self.network, zx[None], state, EVERY_ROW, changes, save=False).final
+
+    def take_step_back(
+        self, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, changes: StateChanges
+    ) -> tuple[State, Contribution]:
+        return self.by.take_steps_back(self.network, zx, zh, before, dy, d, EVERY_ROW, changes)
 
 
 def parts_of(M: int, N: int, K: int) -> int:
@@ -149,48 +185,55 @@ class _Call:
     """What the launches of one call have in common."""
 
     def __init__(
-        self, arithmetic: Arithmetic, network: Network, B: int, T: int, schedule: Schedule, changes: StateChanges
+        self, arithmetic: Arithmetic, network: Network, zx: Tensor, B: int, schedule: Schedule, changes: StateChanges
     ) -> None:
-        r, self.arithmetic, self.B, self.T = network.recurrence, arithmetic, B, T
-        weight = network.p["weight_hh"].detach().to(arithmetic.dtype).contiguous()
-        self.units, self.H = weight.shape
+        r, self.arithmetic, self.B, self.T = network.recurrence, arithmetic, B, len(schedule.indices(len(zx)))
+        weights = {name: network.p[p] for name, p in (("w", "weight_hh"), ("w_project", "weight_hr")) if p in network.p}
+        weights = {name: w.detach().to(arithmetic.dtype).contiguous() for name, w in weights.items()}
+        self.units, self.P = weights["w"].shape
+        self.H, self.device, self.projected = self.units // GATES[r.network], zx.device, r.projected
         self.over_all = r.network == "GRU" and len(r.spans) == 1
         self.places = list(zip(("hidden", "both", "cell"), r.places[1:], strict=True))
-        masks = _masks(schedule, changes, weight.device)
-        self.tensors: dict[str, Tensor | None] = {"w": weight, **masks}
-        self.device = weight.device
+        masks = _masks(schedule, changes, self.device)
+        self.tensors: dict[str, Tensor | None] = {**weights, **masks}
         there = {name.upper(): masks[name] is not None for name in ("active", "cut", "dropout")}
         there |= {"RESTART": bool(changes.restart), "PACKED": schedule.sizes is not None}
         kind = {"RNN": kernels.RNN, "LSTM": kernels.LSTM, "GRU": kernels.GRU}[r.network].value
         spans = {1: kernels.TOGETHER, 2: kernels.TWO}.get(len(r.spans), kernels.EACH).value
-        common = {"NETWORK": kind, "H": self.H, "BLOCK": triton.next_power_of_2(self.H), "num_warps": _warps(self.H)}
-        self.start = {**common, **{name: there[name] for name in ("CUT", "RESTART", "DROPOUT", "PACKED")}}
+        of_row = {"BLOCK": triton.next_power_of_2(self.H), "num_warps": _warps(self.H)}
+        between = {name: there[name] for name in ("CUT", "RESTART", "DROPOUT", "PACKED")}
+        kept_h, kept_c = (_kind(masks[name], n) for name, n in (("kept_h", self.P), ("kept_c", self.H)))
+        self.of_h = {**of_row, **between, "P": self.P, "ACTIVE": there["ACTIVE"], "KEPT_H": kept_h}
+        self.start = {**of_row, **between, "NETWORK": kind, "H": self.H, "P": self.P}
         self.step: dict[str, Any] = {
-            **common, **there, "RELU": r.nonlinearity == "relu", "OVER_ALL": self.over_all,
-            "GATES": GATES[r.network], "SPANS": spans, "CARRY": r.formula.cell == "carry", "RMS": r.norm == "rms",
-            "DEVIATION": r.formula.eps_on == "deviation", "KEPT_H": _kind(masks["kept_h"], self.H),
-            "KEPT_C": _kind(masks["kept_c"], self.H), "GATES_IN_TILE": GATES_IN_TILE[r.network],
+            **of_row, **there, "NETWORK": kind, "H": self.H, "RELU": r.nonlinearity == "relu",
+            "OVER_ALL": self.over_all, "PROJECTED": self.projected, "GATES": GATES[r.network], "SPANS": spans,
+            "CARRY": r.formula.cell == "carry", "RMS": r.norm == "rms", "DEVIATION": r.formula.eps_on == "deviation",
+            "KEPT_H": kept_h, "KEPT_C": kept_c, "GATES_IN_TILE": GATES_IN_TILE[r.network],
         }  # fmt: skip
 
     def lane(
         self, direction: str, flags: dict[str, Any], numbers: dict[str, float]
     ) -> contextlib.AbstractContextManager[Lane]:
         """Returns the lane of all that the launches of this call in one direction are given, but for the table."""
-        constants = (*flags.items(), *numbers.items(), *self.step.items())
+        constants = (*flags.items(), *numbers.items(), *self.step.items(), self.P)
         arithmetic = self.arithmetic.dtype, self.arithmetic.precision
         return lanes.get((direction, self.device, self.B, arithmetic, constants), self.device).used()
 
-    def multiply(self, lane: Lane, a: Tensor, out: Tensor, parts: int, back: bool = False) -> None:
-        """Multiplies by W_hh, from h to the gates, or back; counts the step."""
-        K, N = (self.units, self.H) if back else (self.H, self.units)
-        BM, BN, BK = 16 if self.B <= 16 else 32, 32, 64 if self.arithmetic.dtype is not torch.float32 else 32
+    def multiply(self, lane: Lane, name: str, a: Tensor, out: Tensor, back: bool = False) -> None:
+        """Multiplies by W_hh, which counts the step, or by W_hr, or back; ``out`` has the parts of the product."""
+        parts, _, N = out.shape
+        K, (BM, BN, BK) = (
+            a.shape[1],
+            (16 if self.B <= 16 else 32, 32, 64 if self.arithmetic.dtype.itemsize == 2 else 32),
+        )
         part = triton.cdiv(triton.cdiv(K, parts), BK) * BK
         grid = triton.cdiv(self.B, BM), triton.cdiv(N, BN), parts
-        strides = {"W_N": 1, "W_K": self.H} if back else {"W_N": self.H, "W_K": 1}
+        strides = {"W_N": 1, "W_K": N} if back else {"W_N": K, "W_K": 1}
         lane.launch(
-            kernels.product, grid, a, out, self.B, STEPS_ON=-1 if back else 1, K=K, N=N, **strides,
-            TYPE=self.arithmetic.type, PRECISION=self.arithmetic.precision, PART=part, BM=BM, BN=BN, BK=BK,
-            num_warps=4, num_stages=4,
+            kernels.product, grid, a, out, self.B, W_AT=kernels.SLOTS.index(name), K=K, N=N, **strides,
+            STEPS_ON=0 if name == "w_project" else -1 if back else 1, TYPE=self.arithmetic.type,
+            PRECISION=self.arithmetic.precision, PART=part, BM=BM, BN=BN, BK=BK, num_warps=4, num_stages=4,
         )  # fmt: skip
 
 

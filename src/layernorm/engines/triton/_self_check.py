@@ -1,0 +1,103 @@
+"""A check at the first use of each kind of call on a device: the GPU, its driver and its compiler may be any."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...equations import norms, recurrent
+from ...equations.arguments import NormArguments, RecurrentArguments
+from ...equations.checks import check_norm, check_recurrent
+
+BOUND = 64
+"""How many roundings of the type that is multiplied an error may have, of the largest number."""
+
+Engine = tuple[Callable[..., Any], Callable[..., Any]]
+"""A forward and its backward."""
+
+
+class SelfCheck:
+    """What has been checked in this process, and what was found."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, str] = {}
+
+    def passes(self, a: RecurrentArguments | NormArguments, engine: Engine, rounding: float) -> bool:
+        """Runs a small call of the same kind once, and warns once where it is wrong.
+
+        While somebody captures a graph nothing is run: what has not been checked by then passes.
+        """
+        kind = a.recurrence if isinstance(a, RecurrentArguments) else (a.norm, a.weight is None, a.bias is None)
+        key = kind, a.device, a.input.dtype, a.widths
+        if key not in self._found:
+            if a.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                return True
+            check_recurrent(a) if isinstance(a, RecurrentArguments) else check_norm(a, None)
+            self._found[key] = _what_is_wrong(a, engine, rounding)
+            if self._found[key]:
+                what = "a recurrent layer" if isinstance(a, RecurrentArguments) else "a norm"
+                warnings.warn(
+                    f"layernorm's engine 'triton' is wrong about {what} in {a.input.dtype} with {a.widths} numbers on "
+                    f"{a.device}, so that plain equations compute it, more slowly: {self._found[key]}",
+                    stacklevel=2,
+                )
+        return not self._found[key]
+
+
+def _what_is_wrong(a: RecurrentArguments | NormArguments, engine: Engine, rounding: float) -> str:
+    small = _small_call(a)
+    try:
+        found, expected = _results(small, engine), _results(_in_float64(small), _equations(a))
+    except Exception as error:  # whatever a compiler or a driver says, the equations still run
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    errors = [float((x.double() - y).abs().max() / (1 + y.abs().max())) for x, y in zip(found, expected, strict=True)]
+    worst = max(errors)
+    return "" if worst <= BOUND * rounding else f"an error of {worst:.1e}, where {BOUND * rounding:.1e} is expected"
+
+
+def _equations(a: RecurrentArguments | NormArguments) -> Engine:
+    if isinstance(a, NormArguments):
+        return norms.normalize_forward, norms.normalize_backward
+    return recurrent.recurrent_forward, recurrent.recurrent_backward
+
+
+def _small_call(a: Any) -> Any:
+    """Returns a call of the same kind with other numbers, of two steps or rows."""
+    generator = torch.Generator(a.device).manual_seed(0)
+
+    def drawn(like: Tensor, *shape: int) -> Tensor:
+        return torch.randn(shape or like.shape, generator=generator, device=a.device, dtype=like.dtype)
+
+    if isinstance(a, NormArguments):
+        weight, bias = (None if p is None else drawn(p) for p in (a.weight, a.bias))
+        return a._replace(input=drawn(a.input, 2, *a.normalized_shape), weight=weight, bias=bias)
+    size = a.widths[1] ** -0.5
+    params = [drawn(p) * size if p.dim() == 2 else 1 + 0.1 * drawn(p) for p in a.params]
+    state = [0.5 * drawn(s, 3, s.shape[1]) for s in a.state]
+    return RecurrentArguments(drawn(a.input, 2, 3, a.widths[0]), state, params, a.recurrence)
+
+
+def _in_float64(a: Any) -> Any:
+    if isinstance(a, NormArguments):
+        weight, bias = (None if p is None else p.double() for p in (a.weight, a.bias))
+        return a._replace(input=a.input.double(), weight=weight, bias=bias)
+    return a.with_tensors([t.double() for t in a.tensors])
+
+
+@torch.no_grad()
+def _results(a: Any, engine: Engine) -> Sequence[Tensor]:
+    """Returns the results of a call, and its gradients where each gradient of a result is that result."""
+    forward, backward = engine
+    if isinstance(a, NormArguments):
+        y, *saved = forward(a, None, True)
+        return [y, *backward(a, saved, y, None)]
+    n = 1 + len(a.state)
+    found = forward(a, True)
+    return [*found[:n], *backward(a, found[n:], found[0], found[1:n])]
+
+
+self_check = SelfCheck()
