@@ -1,6 +1,7 @@
 """The GPU engine without a GPU: its kernels run by Triton's interpreter, in processes of their own."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -21,19 +22,20 @@ def interpreted(*arguments):
 
 
 @pytest.mark.parametrize(
-    ("network", "type_name", "every", "least"),
-    [("RNN", "float16", 80, 6), ("LSTM", "float32", 100, 6), ("LSTM", "bfloat16", 200, 6), ("GRU", "tf32", 100, 6)]
+    "what",
+    [["RNN-float16-80", "LSTM-float32-120", "LSTM-bfloat16-200", "GRU-tf32-80"]]
     + [
-        pytest.param(network, type_name, every, 20, marks=pytest.mark.long)
+        pytest.param([f"{network}-{kind}"], marks=pytest.mark.long)
         for network in ("RNN", "LSTM", "GRU")
-        for type_name, every in (("float32", 1), ("tf32", 15), ("bfloat16", 15), ("float16", 15))
+        for kind in ("float32-1", "tf32-15", "bfloat16-15", "float16-15")
     ],
 )
-def test_every_formula_packed_or_not_forward_and_back(network, type_name, every, least):
-    count, worst, replays = interpreted("-m", "support.through_triton", network, every, type_name).split()
-    assert int(count) >= least
-    assert int(replays) > int(count)
-    assert float(worst) <= 5
+def test_every_formula_packed_or_not_forward_and_back(what):
+    for line in interpreted("-m", "support.through_triton", *what).splitlines():
+        count, worst, replays = line.split()
+        assert int(count) >= 4
+        assert int(replays) > int(count)
+        assert float(worst) <= 5
 
 
 def test_what_holds_for_graphs_and_lanes():
@@ -55,7 +57,7 @@ def test_a_module_runs_on_it_and_a_refusal_says_why():
         for a, b in zip(*found):
             assert (a - b).abs().max() <= 1e-5 * (1 + b.abs().max())
         assert ln.backends.choose("recurrent", x).name != "triton"
-        for wrong in (ln.LSTM(4, 6, proj_size=2), ln.LSTM(4, 6, norm="batch"), ln.LSTM(4, 6).double()):
+        for wrong in (ln.LSTM(4, 6, norm="batch"), ln.LSTM(4, 6).double()):
             try:
                 with ln.backends.use("triton"):
                     wrong(x.to(wrong.weight_ih_l0.dtype))
@@ -63,9 +65,39 @@ def test_a_module_runs_on_it_and_a_refusal_says_why():
                 print(error)
     """,
     )
-    reasons = ["projections", "norm='batch'", "torch.float64"]
+    reasons = ["norm='batch'", "torch.float64"]
     for line, reason in zip(said.splitlines(), reasons, strict=True):
         assert f"backend 'triton' not for {reason}; " in line
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--arch", "90", "--units", "64", "--widths", "16384"], pytest.param([], marks=pytest.mark.long)],
+    ids=["one", "every"],
+)
+def test_compiled_for_a_gpu_nothing_spills_and_products_take_tensor_cores(options):
+    table = subprocess.run(
+        [sys.executable, ROOT / "benchmarks/gpu_kernels.py", *options], capture_output=True, text=True
+    )
+    assert table.returncode == 0, table.stderr
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.stdout.splitlines() if "/ " in line][1:]
+    assert len(rows) >= 15
+    for name, _, _, *cells in rows:
+        for cell in cells:
+            registers, spilled, shared = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+", cell))
+            assert registers <= 255
+            assert spilled <= (8 if "tf32x3" in name else 0)  # a pointer of its loop
+            assert shared <= 48 * 1024  # what every program may have without asking
+            assert cell.endswith("T") == name.startswith("product")
+
+
+@pytest.mark.long
+def test_the_script_for_a_gpu_runs_dry():
+    said = subprocess.run([sys.executable, ROOT / "benchmarks/gpu.py", "--dry"], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    assert "its time is over" not in said.stdout
+    for line in ("right: LSTM TF32", "node: float16", "network: GRU bfloat16", "norm: 4 x 64 float32", "] end"):
+        assert line in said.stdout
 
 
 @pytest.mark.skipif("triton" in ln.backends.available(), reason="there is a GPU")

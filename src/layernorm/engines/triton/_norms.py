@@ -44,19 +44,19 @@ def norm_forward(x, residual, weight, bias, y, total, mean, rest, reciprocal, st
         first = tl.sum(
             tl.where(columns == 0, row_of(x, residual, m, stride, columns, N, RESIDUAL).to(tl.float32), 0.0), 0
         )
-        for k in tl.static_range(TILES):
+        for k in range(TILES):
             j = k * BLOCK + columns
             u = row_of(x, residual, m, stride, j, N, RESIDUAL).to(tl.float32) - first
             centre += tl.sum(tl.where(j < N, u, 0.0), 0)
         centre = first + centre / N
-    for k in tl.static_range(TILES):
+    for k in range(TILES):
         j = k * BLOCK + columns
         u = tl.where(j < N, row_of(x, residual, m, stride, j, N, RESIDUAL).to(tl.float32) - centre, 0.0)
         left += tl.sum(u, 0)
         square += tl.sum(u * u, 0)
     left = 0.0 if RMS else left / N
     r = 1.0 / tl.sqrt(tl.maximum(square / N - left * left, 0.0) + eps)
-    for k in tl.static_range(TILES):
+    for k in range(TILES):
         j = k * BLOCK + columns
         v = row_of(x, residual, m, stride, j, N, RESIDUAL)
         z = (v.to(tl.float32) - centre - left) * r
@@ -89,7 +89,7 @@ def norm_backward(x, dy, d_total, weight, mean, rest, reciprocal, dx, d_weight, 
     for m in range(p, M, P):
         centre, left, r = tl.load(mean + m), tl.load(rest + m), tl.load(reciprocal + m)
         along, across = 0.0, 0.0
-        for k in tl.static_range(TILES):
+        for k in range(TILES):
             j = k * BLOCK + columns
             z, d = z_and_d(x, dy, m, stride, j, centre, left, r, N)
             if WEIGHT:
@@ -97,7 +97,7 @@ def norm_backward(x, dy, d_total, weight, mean, rest, reciprocal, dx, d_weight, 
             along += tl.sum(d * z, 0)
             across += tl.sum(d, 0)
         across = 0.0 if RMS else across / N
-        for k in tl.static_range(TILES):
+        for k in range(TILES):
             j = k * BLOCK + columns
             z, d = z_and_d(x, dy, m, stride, j, centre, left, r, N)
             if TILES == 1:  # in registers
