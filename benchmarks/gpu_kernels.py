@@ -1,7 +1,8 @@
 """Compiles the kernels of the GPU engine for GPUs that need not be here, and prints what each takes of one.
 
-Registers of a thread, bytes that spill to memory, shared memory of a program, and whether it multiplies by tensor
-cores: read from the code that Triton's own assembler makes, without a driver. Kernels are those that calls launch.
+It begins with what one call over 64 steps starts on a GPU: torch's operations, and our kernels, one by one and as
+CUDA graphs. Then registers of a thread, bytes that spill to memory, shared memory of a program, and whether it
+multiplies by tensor cores: read from the code that Triton's own assembler makes, without a driver. Kernels are those that calls launch.
 
 Examples:
     python benchmarks/gpu_kernels.py
@@ -21,10 +22,12 @@ from unittest import mock
 
 import torch
 import triton
+from torch.utils._python_dispatch import TorchDispatchMode
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import layernorm as ln
+from layernorm.engines import reference
 from layernorm.equations.arguments import NormArguments, RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 
@@ -56,6 +59,14 @@ class Usage(NamedTuple):
     warps: int
 
 
+def call_of(network: str, T: int, units: int, dtype: torch.dtype) -> tuple[RecurrentArguments, int]:
+    """A call of a layer with the paper's layer norm, and how many results it has."""
+    layer = getattr(ln, network)(16, units, dtype=dtype)
+    state = [torch.zeros(B, units, dtype=dtype) for _ in range(2 if network == "LSTM" else 1)]
+    recurrence, params = Recurrence(network, PRESETS["paper"][network]), [p.detach() for p in layer.parameters()]
+    return RecurrentArguments(torch.zeros(T, B, 16, dtype=dtype), state, params, recurrence), 1 + len(state)
+
+
 def launches_of(network: str, units: int, dtype: torch.dtype, precision: str = "ieee") -> dict[str, Launch]:
     """The launches of a layer with layer norm, of one step forward and back, by kernel; products by direction."""
     found: dict[str, Launch] = {}
@@ -64,16 +75,59 @@ def launches_of(network: str, units: int, dtype: torch.dtype, precision: str = "
         back = " back" if constants.get("STEPS_ON") == -1 else ""
         found[kernel.fn.__name__ + back] = Launch(kernel, (lane.table, *arguments), constants)
 
-    recurrence = Recurrence(network, PRESETS["paper"][network])
-    with torch.no_grad():
-        layer = getattr(ln, network)(16, units, dtype=dtype)
-        state = [torch.zeros(B, units, dtype=dtype) for _ in range(2 if network == "LSTM" else 1)]
-        a = RecurrentArguments(torch.zeros(1, B, 16, dtype=dtype), state, [*layer.parameters()], recurrence)
-        torch.backends.cudnn.rnn.fp32_precision = precision
-        with mock.patch.object(Lane, "launch", record):
-            n, results = 1 + len(state), engine._recurrent_forward(a, True)
-            engine._recurrent_backward(a, results[n:], results[0], results[1:n])
+    a, n = call_of(network, 1, units, dtype)
+    torch.backends.cudnn.rnn.fp32_precision = precision
+    with torch.no_grad(), mock.patch.object(Lane, "launch", record):
+        results = engine._recurrent_forward(a, True)
+        engine._recurrent_backward(a, results[n:], results[0], results[1:n])
     return found
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations that compute; those that only look at memory in another way start nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not op.is_view and "empty" not in op.__name__ and "detach" not in op.__name__
+        return op(*args, **(kwargs or {}))
+
+
+def started(of: Any, network: str, T: int) -> list[tuple[int, int]]:
+    """Operations of torch, and launches of ours, of a forward that saves and of its backward."""
+    ours, found = 0, []
+
+    def count(lane: Any, kernel: Any, grid: Any, *arguments: Any, **constants: Any) -> None:
+        nonlocal ours
+        ours += 1
+
+    a, n = call_of(network, T, 64, torch.float32)
+    with torch.no_grad(), mock.patch.object(Lane, "launch", count):
+        forward, backward = (of.recurrent_forward, of.recurrent_backward)
+        if of is engine:
+            forward, backward = engine._recurrent_forward, engine._recurrent_backward
+        with Counted() as mode:
+            results = forward(a, True)
+        found.append((mode.count, ours))
+        ours = 0
+        with Counted() as mode:
+            backward(a, results[n:], results[0], results[1:n])
+        found.append((mode.count, ours))
+    return found
+
+
+def print_started(T: int = 64) -> None:
+    """Prints how much one call over T steps starts."""
+    print(f"Started by a call over {T} steps, forward and back: torch's operations + launches of ours, one by one and")
+    print("with graphs of 16 steps.\n\n| network | plain equations | this engine | with graphs |\n|---|--:|--:|--:|")
+    for network in ("LSTM", "GRU", "RNN"):
+        plain, own = started(reference, network, T), started(engine, network, T)
+        graphs = [(ops, launches - 2 * T + T // 16) for ops, launches in own]
+        cells = (", ".join(f"{ops:,} + {launches}" for ops, launches in side) for side in (plain, own, graphs))
+        print(f"| {network} | {' | '.join(cells)} |")
+    print()
 
 
 def norm_launches(N: int, dtype: torch.dtype) -> dict[str, Launch]:
@@ -158,6 +212,8 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=[256, 1024, 8192, 65536], help="of norms")
     parser.add_argument("--only", default="", help="kernels whose name has this text")
     options = parser.parse_args()
+    if not options.only:
+        print_started()
     print("Registers of a thread / bytes spilled / bytes of shared memory of a program; T: by tensor cores.\n")
     print("| kernel | | warps |" + "".join(f" sm_{arch} |" for arch in options.arch))
     print("|---|---|--:|" + "--:|" * len(options.arch))

@@ -15,7 +15,8 @@ pytest.importorskip("triton")
 
 def interpreted(*arguments):
     """What a new process prints, in which Triton interprets. A fork would have what Triton had made before."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT / "tests")}
+    paths = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths}
     run = subprocess.run([sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
@@ -38,7 +39,7 @@ def test_every_formula_packed_or_not_forward_and_back(what):
         assert float(worst) <= 5
 
 
-def test_what_holds_for_graphs_and_lanes():
+def test_what_holds_for_graphs_lanes_and_norms():
     interpreted("-m", "pytest", "-q", *(ROOT / "tests/support" / f"{name}_laws.py" for name in ("lane", "norm")))
 
 
@@ -93,7 +94,7 @@ def test_compiled_for_a_gpu_nothing_spills_and_products_take_tensor_cores(option
 
 @pytest.mark.long
 def test_the_script_for_a_gpu_runs_dry():
-    said = subprocess.run([sys.executable, ROOT / "benchmarks/gpu.py", "--dry"], capture_output=True, text=True)
+    said = subprocess.run([sys.executable, ROOT / "benchmarks/on_gpu.py", "--dry"], capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     assert "its time is over" not in said.stdout
     for line in ("right: LSTM TF32", "node: float16", "network: GRU bfloat16", "norm: 4 x 64 float32", "] end"):

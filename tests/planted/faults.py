@@ -292,6 +292,85 @@ FAULTS = [
         "d = schedule.with_ended(d, tuple(2 * part for part in final), chunk.steps.start)",
         "test_packed_equations.py compiled",
     ),
+    # --- the GPU engine ---
+    Fault(
+        "triton-eps",
+        "r = 1.0 / (tl.sqrt(square) + eps) if DEVIATION else 1.0 / tl.sqrt(square + eps)",
+        "r = 1.0 / (tl.sqrt(square) + eps)",
+        "test_triton.py every_formula",
+    ),
+    Fault(
+        "triton-zoneout",
+        "new = k * old + (1.0 - k) * new",
+        "new = k * new + (1.0 - k) * old",
+        "test_triton.py every_formula",
+    ),
+    Fault(
+        "triton-cut-of-the-next-step",
+        "start_h(table, h, t + 1, T, h_now, h_read, b, B, at, mask, CUT, RESTART, DROPOUT, PACKED)",
+        "start_h(table, h, t, T, h_now, h_read, b, B, at, mask, CUT, RESTART, DROPOUT, PACKED)",
+        "test_triton.py every_formula",
+    ),
+    Fault(
+        "triton-restart-gradient",
+        "tl.store(to, tl.load(to, mask=mask, other=0.0) + d, mask=mask)",
+        "tl.store(to, d, mask=mask)",
+        "test_triton.py every_formula",
+    ),
+    Fault(
+        "triton-packed-line",
+        "return tl.where(b < count, first + b, -1)",
+        "return tl.where(b <= count, first + b, -1)",
+        "test_triton.py every_formula",
+    ),
+    Fault(
+        "triton-parts-of-a-product",
+        "for s in tl.static_range(1, PARTS):",
+        "for s in tl.static_range(2, PARTS):",
+        "test_triton.py every_formula",
+    ),
+    Fault(
+        "triton-graph-of-another-size",
+        "            for _ in range(size):",
+        "            for _ in range(max(size, 2)):",
+        "test_triton.py lanes",
+    ),
+    Fault(
+        "triton-captured-at-once",
+        "if not (self.has_graphs and self.has_run):",
+        "if not self.has_graphs:",
+        "test_triton.py lanes",
+    ),
+    Fault(
+        "triton-threads",
+        "        with self.lock:\n            if self.last_use",
+        "        if True:\n            if self.last_use",
+        "test_triton.py lanes",
+    ),
+    Fault(
+        "triton-lane-of-other-constants",
+        "constants = (*flags.items(), *numbers.items(), *self.step.items(), self.P)",
+        "constants = (*numbers.items(), self.P)",
+        "test_triton.py every_formula",
+    ),
+    Fault(
+        "triton-norm-rest",
+        "left = 0.0 if RMS else left / N",
+        "left = 0.0",
+        "test_triton.py lanes",
+    ),
+    Fault(
+        "triton-norm-tiles",
+        "tl.store(to_bias, tl.load(to_bias, mask=j < N, other=0.0) + d, mask=j < N)",
+        "tl.store(to_bias, d, mask=j < N)",
+        "test_triton.py lanes",
+    ),
+    Fault(
+        "triton-check-passes-anything",
+        'return "" if worst <= BOUND * rounding else',
+        'return "" if True else',
+        "test_triton.py lanes",
+    ),
     # --- functional ---
     Fault(
         "functional-residual-gradient",

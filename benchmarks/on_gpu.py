@@ -1,10 +1,12 @@
 """Measures the GPU engine against cuDNN and torch on one GPU: right or not first, then times, then what users do.
 
-Each line is printed at once, the most telling first, and what no time is left for is named.
+Each line is printed at once, the most telling first, and what no time is left for is named. With --dry it runs on a CPU
+by Triton's interpreter, to try the script: its times say nothing, and bfloat16, which the interpreter multiplies
+wrongly, shows the engine's own check at work.
 
 Examples:
-    python benchmarks/gpu.py
-    python benchmarks/gpu.py --dry        tries this script on a CPU, with Triton's interpreter; its times say nothing
+    python benchmarks/on_gpu.py
+    python benchmarks/on_gpu.py --dry
 """
 
 from __future__ import annotations
@@ -261,7 +263,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=520, help="what there is (%(default)s)")
     options = parser.parse_args()
     if not DRY and not torch.cuda.is_available():
-        sys.exit("benchmarks/gpu.py: there is no GPU of CUDA; --dry tries the script on a CPU")
+        sys.exit("benchmarks/on_gpu.py: there is no GPU of CUDA; --dry tries the script on a CPU")
     say(torch.__version__, "interpreted" if DRY else torch.cuda.get_device_name())
     left = [0.45, 0.08, 0.3, 0.09, 0.08]
     with ln.backends.use("triton"):
