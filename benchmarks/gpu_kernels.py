@@ -2,7 +2,8 @@
 
 It begins with what one call over 64 steps starts on a GPU: torch's operations, and our kernels, one by one and as
 CUDA graphs. Then registers of a thread, bytes that spill to memory, shared memory of a program, and whether it
-multiplies by tensor cores: read from the code that Triton's own assembler makes, without a driver. Kernels are those that calls launch.
+multiplies by tensor cores: read from the code that Triton's own assembler makes, without a driver. Kernels are those
+that calls launch.
 
 Examples:
     python benchmarks/gpu_kernels.py
