@@ -24,7 +24,7 @@ def interpreted(*arguments):
 
 @pytest.mark.parametrize(
     "what",
-    [["RNN-float16-80", "LSTM-float32-120", "LSTM-bfloat16-200", "GRU-tf32-80"]]
+    [["RNN-float16-83", "LSTM-float32-125", "LSTM-bfloat16-209", "GRU-tf32-83"]]
     + [
         pytest.param([f"{network}-{kind}"], marks=pytest.mark.long)
         for network in ("RNN", "LSTM", "GRU")

@@ -85,11 +85,12 @@ class Expectation(NamedTuple):
 def compare(case: Case) -> list[Deviation] | None:
     """Computes the deviations of every result, with and without gradients recorded, and of every gradient.
 
-    None: the engine has no kernel for the case.
+    On a GPU float32 is computed in float32, not in TF32. None: the engine has no kernel for the case.
 
     Raises:
         Exception: what the engine raises, or a result has another shape or type than the exact one.
     """
+    torch.backends.cudnn.allow_tf32 = False
     expected = _expectation(case.problem, case.dtype)
     try:
         computed = _by_engine(case, expected)
