@@ -1,6 +1,7 @@
 """What `ln.accelerate` does to the time of torch's networks, and of models made of them.
 
     python benchmarks/accelerated.py networks --threads 1 2
+    python benchmarks/accelerated.py grid
     python benchmarks/accelerated.py models --threads 1 2 --rounds 5
     python benchmarks/accelerated.py models --json models.json --chart models.png
     python benchmarks/accelerated.py models --redraw models.json --chart models.png
@@ -13,6 +14,9 @@ of both are compared with torch's in float64; ours may be four times as far from
 `networks`: networks and cells by themselves. In `resets` episodes begin inside the sequence: torch's network is called
 for each step, with a state of zeros where one begins. Ours is once called in the same loop, and once with `reset=`.
 `policy`: one step of a network between linear layers.
+
+`grid`: LSTMs of 8 to 1,024 units with 1 to 256 rows, and where accelerated ones call torch's own (`own`): there the
+first ratio is that of our engine, asked for by name, and the second that of what is called.
 
 `models`: models of the sizes of public programs, with random data. `difference` is the largest between the
 outputs of both. A training step includes the optimiser.
@@ -27,7 +31,9 @@ outputs of both. A training step includes the optimiser.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +44,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import layernorm as ln
 import timing
+from layernorm.convert._torchs_faster import torchs_is_faster
 
 Call = Callable[[Any, Any], Any]  # (module, inputs) -> outputs
 Row = dict[str, Any]
@@ -62,6 +69,10 @@ CASES = {  # name: T, B, I, H, and options of the network
     "policy, a cell of 64": ((1, 8, 64, 64), {}),
     "policy, one step of 64": ((1, 8, 64, 64), {}),
 }
+
+
+GRID_UNITS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024)
+GRID_ROWS = (1, 8, 16, 32, 64, 128, 256)
 
 
 def tensors(result: Any) -> list[Tensor]:
@@ -147,6 +158,56 @@ def networks(options: Any) -> list[Row]:
             ratios = ([row[mode]["ours"] / row[mode]["torch"] for mode in ("inference", "training")] for row in found)
             print(f"| {case} | {' | '.join(f'{a:.2f}, {b:.2f}' for a, b in ratios)} |", flush=True)
     return rows
+
+
+def grid(options: Any) -> list[Row]:
+    rows: list[Row] = []
+    for threads in timing.tables(options):
+        print(
+            f"\n{threads} thread(s)\n\n| T | units | rows | inference | | training | |\n|--:|--:|--:|--:|--:|--:|--:|"
+        )
+        for T, units, B in itertools.product((1, 20, 50), GRID_UNITS, GRID_ROWS):
+            if T * B * units**2 > 2e9:
+                continue
+            theirs, x = nn.LSTM(units, units), torch.randn(T, B, units)
+            ours, given = ln.accelerate(copy.deepcopy(theirs)), x.clone().requires_grad_()
+            row: Row = {"threads": threads, "T": T, "units": units, "rows": B}
+            for mode, run in (("inference", inference), ("training", training)):
+                with torch.set_grad_enabled(mode == "training"):
+                    row[f"{mode}, own"] = torchs_is_faster(ours, x if mode == "inference" else given)
+                call, x_of = (lambda module, x: module(x)), x
+                sides = {"torch": run(theirs, call, x_of), "called": run(ours, call, x_of)}
+                if row[f"{mode}, own"]:
+                    sides["ours"] = by_name(run(ours, call, x_of))
+                found = timing.minima(sides, options.rounds)
+                row[mode] = {"ours": found["called"], **found}
+            rows.append(row)
+            cells = []
+            for mode in ("inference", "training"):
+                ours_ratio, called = (row[mode][side] / row[mode]["torch"] for side in ("ours", "called"))
+                cells += [f"{ours_ratio:.2f}", f"own {called:.2f}" if row[f"{mode}, own"] else ""]
+            print(f"| {T} | {units} | {B} | {' | '.join(cells)} |", flush=True)
+        print("\n| | geometric mean | worst | with torch's own: geometric mean | worst |\n|---|--:|--:|--:|--:|")
+        for mode in ("inference", "training"):
+            cells = []
+            for side in ("ours", "called"):
+                of = [row for row in rows if row["threads"] == threads]
+                ratios = [row[mode][side] / row[mode]["torch"] for row in of]
+                worst = max(of, key=lambda row: row[mode][side] / row[mode]["torch"])
+                shape = f"{worst['T']}, {worst['rows']}, {worst['units']}"
+                cells += [f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}", f"{max(ratios):.2f} ({shape})"]
+            print(f"| {mode}, {len(of)} shapes | {' | '.join(cells)} |")
+    return rows
+
+
+def by_name(run: Callable[[], Any]) -> Callable[[], Any]:
+    """The same on our engine, whatever is faster."""
+
+    def ours() -> Any:
+        with ln.backends.use("native"):
+            return run()
+
+    return ours
 
 
 def measure(network: str, case: str, shape: Sequence[int], arguments: dict[str, Any], rounds: int) -> Row:
@@ -395,16 +456,16 @@ def chart(path: str, rows: Sequence[Row]) -> None:
 
 def main() -> None:
     parser = timing.parser(__doc__)
-    parser.add_argument("what", choices=["networks", "models"])
+    parser.add_argument("what", choices=["networks", "grid", "models"])
     parser.add_argument("--chart", metavar="FILE", help="draw the training steps of the models here (PNG or SVG)")
     parser.add_argument("--redraw", metavar="FILE", help="draw the chart from figures that --json wrote")
     options = parser.parse_args()
-    if options.chart and options.what == "networks":
+    if options.chart and options.what != "models":
         parser.error("--chart is of the models")
     if options.redraw:
         rows = json.loads(Path(options.redraw).read_text())["rows"]
     else:
-        rows = networks(options) if options.what == "networks" else models(options)
+        rows = {"networks": networks, "grid": grid, "models": models}[options.what](options)
         timing.save(options.json, rows)
     if options.chart:
         chart(options.chart, rows)

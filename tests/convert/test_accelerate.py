@@ -11,7 +11,9 @@ from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import layernorm as ln
+from layernorm.convert import _torchs_faster as torchs_faster
 from layernorm.convert._accelerate import Accelerated
+from layernorm.convert._torchs_faster import torchs_is_faster
 
 pytestmark = pytest.mark.skipif("native" not in ln.backends.available(), reason="nothing is accelerated without it")
 
@@ -545,3 +547,57 @@ def test_the_class_of_an_accelerated_module_makes_another():
     assert square.scale == 2
     with pytest.raises(RuntimeError, match="AcceleratedLSTM: a new one cannot be accelerated: no engine for meta"):
         type(ln.accelerate(torch.nn.LSTM(I, H)))(I, H, device="meta")
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    """As on a processor with AVX-512, with one thread."""
+    monkeypatch.setattr(torchs_faster, "_is_onednns", lambda: True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+
+
+@pytest.mark.parametrize("more", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True, "bias": False}])
+def test_where_torchs_lstm_is_faster_it_is_called(onednn, more):
+    theirs = torch.nn.LSTM(I, H, **more)
+    ours, x = ln.accelerate(copy.deepcopy(theirs)), torch.randn(40, 40, I, requires_grad=True)
+    found = []
+    for module in (theirs, ours):
+        y, (h, c) = module(x)
+        found.append([y, h, c, *torch.autograd.grad(y.square().sum() + c.sum(), [x, *module.parameters()])])
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)  # one function of torch in one process
+    ours.hidden_size = 6
+    with pytest.raises(RuntimeError, match="hidden_size was 5"):
+        ours(x)
+
+
+def test_the_rule_of_where_it_is_faster(onednn, monkeypatch):
+    ours, x = ln.accelerate(torch.nn.LSTM(I, H)), torch.randn(40, 40, I)
+    assert torchs_is_faster(ours, x)
+    for other in (x[:, :31], x[:25], x[:, 0], x.double(), x.bfloat16(), pack_padded_sequence(x, [40] * 40), None):
+        assert not torchs_is_faster(ours, other)
+    assert not torchs_is_faster(ln.accelerate(torch.nn.LSTM(I, H, proj_size=2)), x)
+    assert not torchs_is_faster(ln.quantize(ours.eval(), filter_fn=lambda *_: True), x)
+    ours.train()
+    for context in (ln.backends.use("native"), torch.autocast("cpu"), torch.device("cpu")):
+        with context:
+            assert not torchs_is_faster(ours, x)
+    monkeypatch.setattr(torchs_faster, "MOST_TRAINED", 0)
+    assert not torchs_is_faster(ours, x)
+    with torch.no_grad():
+        assert torchs_is_faster(ours, x)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert not torchs_is_faster(ours, x)
+
+
+def test_what_torchs_lstm_lacks_goes_to_the_engine(onednn):
+    ours, x = ln.accelerate(torch.nn.LSTM(I, H)), torch.randn(40, 40, I)
+    values = {name: p.detach() for name, p in ours.named_parameters()}
+    each = torch.func.vmap(lambda x: ours(x)[0])(x.expand(2, 40, 40, I))
+    assert each.shape == (2, 40, 40, H)
+    assert set(torch.func.grad(lambda v: torch.func.functional_call(ours, v, (x,))[0].sum())(values)) == set(values)
+    program = torch.export.export(ours, (x,), strict=False)
+    assert any("layernorm" in str(node.target) for node in program.graph.nodes)
+    cut = torch.zeros(40, 40)
+    cut[3] = 1
+    assert not torch.equal(ours(x, reset=cut)[0], ours(x)[0])

@@ -12,6 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from .. import backends
 from ..nn._normalised import check_module
 from ._convert import TABLE, bare_like, constructor_arguments, nothing_in
+from ._torchs_faster import torchs_is_faster
 
 _OF_FORWARD = (
     *("check_forward_args", "check_input", "check_hidden_size", "permute_hidden"),
@@ -227,7 +228,22 @@ def _accelerated_class(cls: Any) -> type[torch.nn.Module]:
     bases = (Accelerated, theirs, ours)
     # torch.compile runs torch's networks in Python, and looks inside its cells.
     forward = _not_compiled(ours.forward) if issubclass(theirs, torch.nn.RNNBase) else ours.forward
+    if theirs is torch.nn.LSTM:
+        forward = _not_compiled(_the_faster(theirs.forward, ours.forward))
     return type(f"Accelerated{cls.__name__}", bases, {"forward": forward, **plain, **changed})
+
+
+def _the_faster(theirs: Any, ours: Any) -> Any:
+    """Returns a ``forward`` that calls torch's own where that is faster."""
+
+    @functools.wraps(ours)
+    def forward(self: Any, input: Any, hx: Any = None, **options: Any) -> Any:
+        if options or not torchs_is_faster(self, input):
+            return ours(self, input, hx, **options)
+        self._follow_attributes()
+        return theirs(self, input, hx)
+
+    return forward
 
 
 def _not_compiled(forward: Any) -> Any:
