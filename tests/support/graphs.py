@@ -46,7 +46,7 @@ def stand_in():
     """Lanes use these graphs, and start without any lane."""
     lanes.lanes.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "has_graphs", lambda device: True)
+        patch.setattr(lanes, "keeps_lanes", lambda device: True)
         patch.setattr(lanes, "capture", StandIn)
         patch.setattr(lanes.Lane, "launch", launch)
         patch.setattr(SelfCheck, "passes", lambda *given: True)  # it would use the lanes

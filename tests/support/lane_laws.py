@@ -8,8 +8,12 @@ import pytest
 import torch
 
 import layernorm as ln
+from layernorm.engines import reference
+from layernorm.engines import triton as engine
 from layernorm.engines.triton import _kernels as kernels
 from layernorm.engines.triton import _lanes as lanes
+from layernorm.equations.arguments import RecurrentArguments, StateChanges
+from layernorm.formula import PRESETS, Recurrence
 from support import graphs
 
 T, B, INPUTS, H = 3, 2, 4, 6
@@ -105,8 +109,8 @@ def test_layers_of_one_kind_share_a_lane():
     x = torch.randn(2, B, H, requires_grad=True)
     for _ in range(2):
         found = []
-        for engine in ("triton", "reference"):
-            with ln.backends.use(engine):
+        for name in ("triton", "reference"):
+            with ln.backends.use(name):
                 y = module(x)[0]
                 found.append(torch.autograd.grad(y.square().sum(), [x, *module.parameters()]))
         assert_close(*found)
@@ -131,9 +135,9 @@ def test_the_lanes_used_last_are_kept(monkeypatch):
         check(backward(forward(module, T, rows)), module, T, rows)
         assert len(lanes.lanes) <= 3
     monkeypatch.setattr(lanes, "MOST_BYTES", 0)
-    pending = forward(module)
-    assert len(lanes.lanes) == 1
-    check(backward(pending), module)
+    for rows in (5, 6):
+        check(backward(forward(module, T, rows)), module, T, rows)
+        assert len(lanes.lanes) == 2  # those of the last layer, forward and back
 
 
 @pytest.mark.parametrize("number", [0, 1, 3, 6])
@@ -197,8 +201,8 @@ def test_every_slot_has_its_number():
 def test_step_by_step(network):
     module, x = network(INPUTS, hidden_size=H), torch.randn(T, B, INPUTS, requires_grad=True)
     found = []
-    for engine in ("triton", "reference"):
-        with ln.backends.use(engine):
+    for name in ("triton", "reference"):
+        with ln.backends.use(name):
             step, state, outputs = module.stepper(), None, []
             for x_t in x:
                 output, state = step(x_t, state)
@@ -206,3 +210,49 @@ def test_step_by_step(network):
             y = torch.stack(outputs)
             found.append([y, *torch.autograd.grad(y.square().sum(), [x, *module.parameters()])])
     assert_close(*found)
+
+
+def of_engines(a, grads):
+    """The results of a call by the engine and by the equations."""
+    n, found = 1 + len(a.state), []
+    for of in (engine, reference):
+        results = of.recurrent_forward(a, True)
+        found.append([*results[:n], *of.recurrent_backward(a, results[n:], grads[0], grads[1:])])
+    return found
+
+
+def gru_with_a_cut(restart=False):
+    module, x = ln.GRU(INPUTS, H), torch.randn(T, B, INPUTS)
+    reset = torch.zeros(T, B, dtype=torch.bool)
+    reset[1] = True
+    changes = StateChanges([torch.randn(B, H)] if restart else [])
+    recurrence, params = Recurrence("GRU", PRESETS["paper"]["GRU"]), [p.detach() for p in module.parameters()]
+    return RecurrentArguments(x, [torch.randn(B, H)], params, recurrence, changes, reset=reset)
+
+
+def test_gradients_that_lie_across():
+    a = gru_with_a_cut(restart=True)
+    assert_close(*of_engines(a, [torch.randn(T, B, H), torch.randn(H, B).T]))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's
+def test_a_cut_cuts_nan_and_infinity():
+    a = gru_with_a_cut()
+    reset = a.reset.clone()
+    reset[0] = True
+    grad = torch.randn(T, B, H)
+    (y, *_), _ = of_engines(a._replace(state=[torch.full((B, H), torch.nan)], reset=reset), [grad, None])
+    assert y.isfinite().all()
+    grad[1:] = torch.inf
+    ours, theirs = of_engines(a, [grad, None])
+    assert ours[2][0].isfinite().all()
+    assert theirs[2][0].isfinite().all()
+
+
+def test_relu_keeps_nan():
+    module, x = ln.RNN(INPUTS, H, nonlinearity="relu"), torch.randn(T, B, INPUTS)
+    x[1, 0, 0] = torch.nan
+    with ln.backends.use("triton"):
+        y, _ = module(x)
+    assert y[1:, 0].isnan().all()
+    assert y[:, 1].isfinite().all()

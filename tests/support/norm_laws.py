@@ -1,6 +1,7 @@
-"""What holds for the norm ops of the GPU engine. `tests/gpu/test_triton.py` runs this file in a process of its own,
-with Triton's interpreter."""
+"""What holds for the norm ops of the GPU engine and for its check. `tests/gpu/test_triton.py` runs this file in a
+process of its own, with Triton's interpreter."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -10,10 +11,20 @@ import layernorm as ln
 from layernorm.engines import reference
 from layernorm.engines import triton as engine
 from layernorm.engines.triton import _norms as norms
-from layernorm.equations.arguments import NormArguments
+from layernorm.engines.triton._self_check import SelfCheck
+from layernorm.equations.arguments import NormArguments, RecurrentArguments
+from layernorm.formula import PRESETS, Recurrence
 from support import interpreted  # noqa: F401 - mends the interpreter
 
 FLOAT32 = 2.0**-23
+
+
+@pytest.fixture(autouse=True)
+def unchecked(request, monkeypatch):
+    """Without the check at the first use, which runs the same kernels, but in its own tests."""
+    torch.manual_seed(0)
+    if "check" not in request.node.name:
+        monkeypatch.setattr(SelfCheck, "passes", lambda *given: True)
 
 
 def results(of, a, residual, grad, grad_total):
@@ -44,7 +55,6 @@ def check(a, residual=None, times=4.0):
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize(("M", "N"), [(1, 1), (7, 5), (3, 300)])
 def test_forward_and_back(M, N, norm, dtype):
-    torch.manual_seed(N)
     for has_weight, has_bias, has_residual in itertools.product([False, True], repeat=3):
         x, residual = torch.randn(M, N, dtype=dtype), torch.randn(M, N, dtype=dtype) if has_residual else None
         weight, bias = (torch.randn(N, dtype=dtype) if there else None for there in (has_weight, has_bias))
@@ -53,13 +63,11 @@ def test_forward_and_back(M, N, norm, dtype):
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_a_row_in_tiles(norm):
-    torch.manual_seed(0)
     N = 2 * 8192 + 5
     check(NormArguments(torch.randn(9, N), (N,), torch.randn(N), torch.randn(N), 1e-5, norm), torch.randn(9, N))
 
 
 def test_weights_of_another_type_rows_that_lie_apart_and_several_dimensions():
-    torch.manual_seed(0)
     x = torch.randn(2, 5, 24, dtype=torch.bfloat16)
     check(NormArguments(x[..., :20], (20,), torch.randn(20), None, 1e-5, "layer"))
     check(NormArguments(x.transpose(1, 2), (24, 5), torch.randn(24, 5), torch.randn(24, 5), 1e-5, "layer"))
@@ -67,7 +75,6 @@ def test_weights_of_another_type_rows_that_lie_apart_and_several_dimensions():
 
 
 def test_a_large_mean_costs_no_digits_and_a_constant_row_is_the_bias():
-    torch.manual_seed(0)
     x = torch.randn(4, 512) + 1000
     a = NormArguments(x, (512,), None, None, 1e-5, "layer")
     (y,), (exact,) = engine.normalize_forward(a, None, False), reference.normalize_forward(a, None, False)
@@ -84,7 +91,6 @@ def test_nothing_is_normalised_as_nothing(shape):
 
 
 def test_modules():
-    torch.manual_seed(0)
     x = torch.randn(6, 8, requires_grad=True)
     for module in (ln.LayerNorm(8), ln.RMSNorm(8), ln.LayerNorm(8, elementwise_affine=False)):
         found = []
@@ -97,7 +103,6 @@ def test_modules():
 
 
 def test_the_first_use_of_a_kind_is_checked_and_a_wrong_one_is_not_used(monkeypatch):
-    torch.manual_seed(0)
     a = NormArguments(torch.randn(5, 11), (11,), torch.randn(11), None, 1e-5, "layer")
     expected = results(reference, a, None, a.input, None)
 
@@ -113,6 +118,45 @@ def test_the_first_use_of_a_kind_is_checked_and_a_wrong_one_is_not_used(monkeypa
         torch.testing.assert_close(x, y)
     with pytest.raises(RuntimeError, match="expected weight of shape"):
         engine.normalize_forward(a._replace(input=torch.randn(2, 13), normalized_shape=(13,)), None, False)
+
+
+def a_call(network="GRU", inputs=3, H=4):
+    recurrence = Recurrence(network, PRESETS["paper"][network])
+    module = getattr(ln, network)(inputs, H)
+    state = [torch.zeros(2, H)] * (2 if network == "LSTM" else 1)
+    params = [p.detach() for p in module.parameters()]
+    return RecurrentArguments(torch.randn(3, 2, inputs), state, params, recurrence)
+
+
+@pytest.mark.parametrize("what", ["NaN", "another second call", "no memory", "right"])
+def test_a_check_finds(what, monkeypatch):
+    calls = 0
+
+    def backward(a, *given):
+        nonlocal calls
+        calls += 1
+        if what == "no memory":
+            raise torch.OutOfMemoryError
+        factor = {"NaN": torch.nan, "another second call": 1.0 + 1e-6 * (calls == 2)}.get(what, 1.0)
+        return [g * factor for g in reference.recurrent_backward(a, *given)]
+
+    monkeypatch.setattr("layernorm.engines.triton._self_check.keeps_lanes", lambda device: what != "NaN")
+    check, a = SelfCheck(), a_call()
+    by = reference.recurrent_forward, backward
+    expected = {"NaN": "an error of nan", "another second call": "by CUDA graphs, has other results"}.get(what)
+    with pytest.warns(UserWarning, match=expected) if expected else contextlib.nullcontext():
+        assert check.passes(a, by, "tf32x3", FLOAT32) == (expected is None)
+    before = calls
+    check.passes(a, by, "tf32x3", FLOAT32)
+    assert (calls > before) == (what == "no memory")  # it is tried again
+    assert not check._found if what == "no memory" else len(check._found) == 1
+
+
+def test_checked_layers_without_inputs_and_of_two_units():
+    torch.backends.cudnn.rnn.fp32_precision = "ieee"
+    for network in ("LSTM", "GRU", "RNN"):
+        for a in (a_call(network, 0), a_call(network, 3, 2)):
+            assert SelfCheck().passes(a, (engine._recurrent_forward, engine._recurrent_backward), "", FLOAT32)
 
 
 def test_a_layer_is_checked_too(monkeypatch):

@@ -111,9 +111,9 @@ def accelerate(module: Module) -> Module:
     Limits: an `RNNCell`, and an `RNN` one step a call, can take longer than torch's, most where they are small. So
     does training another cell, or a `GRU` one step a call, with 64 rows and more. On AVX-512 with one thread an
     `LSTM` in float32 calls torch's own forward for full batches, where that is faster; it has no second derivatives.
-    ``ln.backends.use("native")`` always takes layernorm's engine. An accelerated model that is moved to a GPU computes plain torch equations there. `restore` gives torch's modules back. Call it before
-    `convert`, `portable`, `torch.jit.script` and dynamic quantization, and before a whole model is saved for a
-    program without layernorm.
+    ``ln.backends.use("native")`` always takes layernorm's engine. An accelerated model that is moved to a GPU computes
+    plain torch equations there. `restore` gives torch's modules back. Call it before `convert`, `portable`,
+    `torch.jit.script` and dynamic quantization, and before a whole model is saved for a program without layernorm.
 
     Example::
 

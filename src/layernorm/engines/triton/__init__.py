@@ -22,6 +22,7 @@ from ...equations import recurrent as equations
 from ...equations.arguments import RecurrentArguments
 from ...equations.recurrent import recurrent_saved as recurrent_saved
 from ..protocol import YES, Kind, Support
+from ._lanes import is_captured
 from ._lanes import lanes as graph_cache  # noqa: F401
 from ._norms import normalize_backward as normalize_backward
 from ._norms import normalize_forward as normalize_forward
@@ -37,18 +38,24 @@ if DEVICE == "cuda" and not torch.cuda.is_available():
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
     """Returns [output, *final state], and with ``save`` the state before each step."""
-    return (_recurrent_forward if _computes(a) else equations.recurrent_forward)(a, save)
+    with torch.cuda.device_of(a.input):
+        return (_recurrent_forward if _computes(a) else equations.recurrent_forward)(a, save)
 
 
 def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> list[Tensor]:
     """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
-    return (_recurrent_backward if _computes(a) else equations.recurrent_backward)(a, saved, grad_output, grad_state)
+    with torch.cuda.device_of(a.input):
+        backward = _recurrent_backward if _computes(a) else equations.recurrent_backward
+        return backward(a, saved, grad_output, grad_state)
 
 
 def _computes(a: RecurrentArguments) -> bool:
-    return self_check.passes(a, (_recurrent_forward, _recurrent_backward), Arithmetic(a.input.dtype).rounding)
+    if a.batch_sizes is not None and is_captured(a.device):  # they would be copied from the CPU's memory at each replay
+        return False
+    by = Arithmetic(a.input.dtype)
+    return self_check.passes(a, (_recurrent_forward, _recurrent_backward), by.precision, by.rounding)
 
 
 def _recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:

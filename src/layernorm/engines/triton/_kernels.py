@@ -123,6 +123,13 @@ def begin(table, first_step, steps, odd):
 
 
 @triton.jit
+def as_tf32(x):
+    """Rounds to the nearest TF32: a product by itself cuts the last 13 bits off."""
+    bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)  # not NaN, which can be 0x7fffffff
+
+
+@triton.jit
 def product(table, a, out, M, W_AT: tl.constexpr, STEPS_ON: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
             W_N: tl.constexpr, W_K: tl.constexpr, TYPE: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
             BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):  # fmt: skip
@@ -131,11 +138,11 @@ def product(table, a, out, M, W_AT: tl.constexpr, STEPS_ON: tl.constexpr, K: tl.
     Who reads it adds the parts. W_AT: the slot of w. STEPS_ON is added to the number of the step. TYPE: of w, and of
     what is multiplied.
     """
-    m, n, s = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    m, n, s = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2).to(tl.int64)
     if STEPS_ON != 0:
         if (m == 0) & (n == 0) & (s == 0):
             tl.store(table + AT_STEP, tl.load(table + AT_STEP) + STEPS_ON)
-    w = tl.load(table + W_AT).to(tl.pointer_type(TYPE))
+    w = tl.multiple_of(tl.load(table + W_AT).to(tl.pointer_type(TYPE)), 16)  # so that copies are of 16 bytes
     rows, cols, ks = m * BM + tl.arange(0, BM), n * BN + tl.arange(0, BN), s * PART + tl.arange(0, BK)
     a_at = a + rows[:, None] * K + ks[None, :]
     w_at = w + cols[None, :] * W_N + ks[:, None] * W_K
@@ -144,6 +151,8 @@ def product(table, a, out, M, W_AT: tl.constexpr, STEPS_ON: tl.constexpr, K: tl.
         inside = ks + k < K
         left = tl.load(a_at + k, mask=(rows < M)[:, None] & inside[None, :], other=0.0).to(TYPE)
         right = tl.load(w_at + k * W_K, mask=(cols < N)[None, :] & inside[:, None], other=0.0)
+        if PRECISION == "tf32":
+            left, right = as_tf32(left), as_tf32(right)
         total = tl.dot(left, right, total, input_precision=PRECISION)
     at = out + s * M * N + rows[:, None] * N + cols[None, :]
     tl.store(at, total, mask=(rows < M)[:, None] & (cols < N)[None, :])
@@ -192,7 +201,7 @@ def start_of(table, part, t, T, b, B, at, mask, RESTART_AT: tl.constexpr, CUT: t
             line = line_of(table, t, b, B, PACKED)
             if line >= 0:
                 if flag(table, AT_CUT, line):
-                    part = 0.0 * part
+                    part = tl.zeros_like(part)  # NaN, too, is cut
                     if RESTART:
                         part = tl.load(address(table, RESTART_AT) + at, mask=mask, other=0.0)
     return part
@@ -305,7 +314,7 @@ def forward_step(table, zh, h_now, c_now, h_read, m, B, eps, forget_bias, NETWOR
         at = b * H + j
         if NETWORK == RNN:
             h = gate_of(a, 0, GATES_IN_TILE)
-            h = tl.where(h > 0, h, 0.0) if RELU else tanh(h)
+            h = tl.where(h <= 0, 0.0, h) if RELU else tanh(h)
         if NETWORK == LSTM:
             old_c = tl.load(c_now + at, mask=mask, other=0.0)
             if SAVE:
@@ -380,14 +389,14 @@ def met(table, d, t, T, b, B, at, mask, TO: tl.constexpr, CUT: tl.constexpr, RES
                     if RESTART:
                         to = address(table, TO) + at
                         tl.store(to, tl.load(to, mask=mask, other=0.0) + d, mask=mask)
-                    d = 0.0 * d
+                    d = tl.zeros_like(d)
     return d
 
 
 @triton.jit
 def divided(table, d, line, j, mask, W: tl.constexpr, KEPT_AT: tl.constexpr, KEPT: tl.constexpr, ACTIVE: tl.constexpr):
     """Divides the gradient of a part of the state after a step into what goes through the step and what goes past."""
-    past = 0.0 * d
+    past = tl.zeros_like(d)
     if ACTIVE:
         takes = flag(table, AT_ACTIVE, line)
         d, past = tl.where(takes, d, 0.0), tl.where(takes, 0.0, d)
@@ -484,7 +493,8 @@ def backward_step(table, dh_parts, carry_h, carry_c, dzh_now, B, gate_clip, NETW
             da = tile_of(dc * g * i * (1.0 - i), dc * before * f * (1.0 - f), dc * i * (1.0 - g * g),
                          dh * of_c * o * (1.0 - o), GATES_IN_TILE)  # fmt: skip
             if CLIP:
-                da = tl.minimum(tl.maximum(da, -gate_clip), gate_clip)
+                da = tl.maximum(da, -gate_clip, propagate_nan=tl.PropagateNan.ALL)
+                da = tl.minimum(da, gate_clip, propagate_nan=tl.PropagateNan.ALL)
             tl.store(address(table, AT_DN) + of_line, dn, mask=mask)
             kept_c += dc * f
         if NETWORK == GRU:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Protocol
@@ -31,14 +32,28 @@ class Graph(Protocol):
         """Launches all of it on the current stream."""
 
 
-def has_graphs(device: torch.device) -> bool:
-    return device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
+def is_captured(device: torch.device) -> bool:
+    """Says whether somebody captures what is launched, or is about to: PyTorch's trees of graphs forbid memory that
+    outlives a call."""
+    if device.type != "cuda":
+        return False
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    manager = None if trees is None else trees.get_manager(device.index, create_if_none_exists=False)
+    return torch.cuda.is_current_stream_capturing() or (manager is not None and manager.in_warmup)
+
+
+def keeps_lanes(device: torch.device) -> bool:
+    """Says whether a call's lane is kept, with graphs."""
+    return device.type == "cuda" and not is_captured(device)
+
+
+_one_capture = threading.Lock()
 
 
 def capture(steps: Callable[[], None], device: torch.device) -> Graph:
     """Captures a CUDA graph. Not by `torch.cuda.graph`, which waits for the device and empties torch's memory cache."""
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
-    with torch.cuda.stream(stream):
+    with _one_capture, torch.cuda.stream(stream):
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             steps()
@@ -50,8 +65,8 @@ def capture(steps: Callable[[], None], device: torch.device) -> Graph:
 class Lane:
     """The table, the buffers and the graphs of one kind of call in one direction."""
 
-    def __init__(self, device: torch.device, has_graphs: bool) -> None:
-        self.device, self.has_graphs, self.lock = device, has_graphs, threading.Lock()
+    def __init__(self, device: torch.device, kept: bool) -> None:
+        self.device, self.kept, self.has_graphs, self.lock = device, kept, kept, threading.Lock()
         self.table = self._new(len(kernels.SLOTS), dtype=torch.int64)
         self.buffers: dict[str, Tensor] = {}
         self.graphs: dict[int, Graph] = {}
@@ -85,24 +100,28 @@ class Lane:
 
     def run(self, count: int, take_step: Callable[[], None]) -> None:
         """Takes so many steps, by graphs from the second call on."""
-        if not (self.has_graphs and self.has_run):
-            for _ in range(count):
-                take_step()
-        else:
-            for size in SIZES:
-                for _ in range(count // size):
-                    self._graph(size, take_step).replay()
-                count %= size
+        for size in SIZES:
+            graph = self._graph(size, take_step) if count >= size else None
+            while graph is not None and count >= size:
+                graph.replay()
+                count -= size
+        for _ in range(count):
+            take_step()
         self.has_run = True
 
-    def _graph(self, size: int, take_step: Callable[[], None]) -> Graph:
+    def _graph(self, size: int, take_step: Callable[[], None]) -> Graph | None:
+        """Returns the graph of so many steps; None where there is none."""
+
         def steps() -> None:
             for _ in range(size):
                 take_step()
 
-        if size not in self.graphs:
-            self.graphs[size] = capture(steps, self.device)
-        return self.graphs[size]
+        if self.has_graphs and self.has_run and size not in self.graphs:
+            try:
+                self.graphs[size] = capture(steps, self.device)
+            except RuntimeError:  # such as when another thread waits for the whole device
+                self.has_graphs = False
+        return self.graphs.get(size)
 
     @contextlib.contextmanager
     def used(self) -> Iterator[Lane]:
@@ -113,7 +132,7 @@ class Lane:
             try:
                 yield self
             finally:
-                if self.device.type == "cuda" and self.has_graphs:
+                if self.kept and self.device.type == "cuda":
                     self._note_use(torch.cuda.current_stream(self.device))
 
     def _note_use(self, stream: torch.cuda.Stream) -> None:
@@ -144,14 +163,28 @@ class Lanes:
 
     def get(self, key: Hashable, device: torch.device) -> Lane:
         """Returns the lane of a kind of call. While somebody captures a graph it is one of the call's own."""
-        if not has_graphs(device):
-            return Lane(device, has_graphs=False)
+        if not keeps_lanes(device):
+            return Lane(device, kept=False)
         with self._lock:
-            lane = self._lanes.pop(key, None) or Lane(device, has_graphs=True)
+            lane = self._lanes.pop(key, None) or Lane(device, kept=True)
             self._lanes[key] = lane  # the last one in the order
-            while len(self._lanes) > 1 and (len(self._lanes) > MOST_LANES or self.nbytes > MOST_BYTES):
+            # Not the two used last: those of a layer, forward and back.
+            while len(self._lanes) > 2 and (
+                len(self._lanes) > MOST_LANES or (not lane.has_run and self.nbytes > MOST_BYTES)
+            ):
                 self._lanes.popitem(last=False)
         return lane
+
+    @contextlib.contextmanager
+    def without_new(self) -> Iterator[None]:
+        """Drops at the end the lanes that the calls inside have made."""
+        before = set(self._lanes)
+        try:
+            yield
+        finally:
+            with self._lock:
+                for key in set(self._lanes) - before:
+                    del self._lanes[key]
 
     def clear(self) -> None:
         """Drops all lanes, and their memory."""

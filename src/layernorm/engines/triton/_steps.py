@@ -34,17 +34,34 @@ TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: 
 
 class Arithmetic:
     """How a call in one type multiplies: 16-bit numbers in their type, float32 as `torch.nn.LSTM` does, by TF32 where
-    ``torch.backends.cudnn.rnn`` allows it, otherwise by three products of TF32. Sums are in float32 always."""
+    ``torch.backends.cudnn.rnn`` allows it, otherwise by three products of TF32. Sums are in float32 always.
+
+    Gradients leave the range of float16, and are multiplied by its weights in TF32, which has all their digits.
+    """
 
     def __init__(self, dtype: torch.dtype) -> None:
         tf32 = torch.backends.cudnn.rnn.fp32_precision == "tf32"  # type: ignore[attr-defined]
-        self.dtype, self.type = dtype, TYPES[dtype]
+        self.dtype = dtype
         self.precision = "ieee" if dtype is not torch.float32 else "tf32" if tf32 else "tf32x3"
-        self.rounding = 2.0**-10 if self.precision == "tf32" else torch.finfo(dtype).eps
+        tf32 = tf32 or torch.backends.cuda.matmul.fp32_precision == "tf32"
+        self.rounding = 2.0**-10 if tf32 and dtype is torch.float32 else torch.finfo(dtype).eps
+        self._weights: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def of_product(self, back: bool) -> tuple[torch.dtype, str]:
+        """Returns the type of the weights in the product of a step, and its precision."""
+        return (torch.float32, "tf32") if back and self.dtype is torch.float16 else (self.dtype, self.precision)
+
+    def weight(self, network: Network, name: str, back: bool) -> Tensor:
+        """Returns a weight as the product of a step reads it."""
+        key = name, self.of_product(back)[0]
+        if key not in self._weights:
+            w = network.p[name].detach().to(key[1]).contiguous()
+            self._weights[key] = w if w.data_ptr() % 16 == 0 else w.clone()
+        return self._weights[key]
 
     def multiply(self, a: Tensor, b: Tensor) -> Tensor:
-        """Multiplies over all steps at once (`Multiply`); float32 as ``torch.backends.cuda.matmul`` says."""
-        if self.dtype is torch.float32:
+        """Multiplies over all steps at once (`Multiply`); all but bfloat16 as ``torch.backends.cuda.matmul`` says."""
+        if self.dtype is not torch.bfloat16:
             return a @ b
         a, b = a.to(self.dtype), b.to(self.dtype)
         if not a.is_cuda:
@@ -55,7 +72,7 @@ class Arithmetic:
         self, network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges, save: bool
     ) -> Steps:
         """Takes the steps of a call (`TakeSteps`)."""
-        call = _Call(self, network, zx, len(state[0]), schedule, changes)
+        call = _Call(self, network, zx, len(state[0]), schedule, changes, back=False)
         x, r, B, H, P = network.input_side(zx).detach().contiguous(), network.recurrence, call.B, call.H, call.P
         rows = (B,)  # a program each
         after, *before = (x.new_empty(*x.shape[:2], n) for n in ((P, P, H)[: 1 + len(state)] if save else (P,)))
@@ -107,13 +124,13 @@ class Arithmetic:
         changes: StateChanges,
     ) -> tuple[State, Contribution]:
         """Takes the steps of a call back (`TakeStepsBack`)."""
-        call = _Call(self, network, zx, len(final[0]), schedule, changes)
+        call = _Call(self, network, zx, len(final[0]), schedule, changes, back=True)
         s, r, shape = network.activations(zx, zh, before), network.recurrence, zx.shape[:2]
         B, H, P = call.B, call.H, call.P
         rows, gains = (B,), {f"gain_{name}": _gain(place, network) for name, place in call.places}
         da, d_input, d_hidden, dzh = (zx.new_empty(*shape, call.units) for _ in range(4))
         dn, dh = zx.new_empty(*shape, H), zx.new_empty(*shape, P) if call.projected else None
-        restart = [torch.zeros_like(part) for part in final[: len(changes.restart)]]
+        restart = [zx.new_zeros(part.shape) for part in final[: len(changes.restart)]]
         made = {"da": da, "d_input": d_input, "d_hidden": d_hidden, "dzh": dzh, "dn": dn, "dh": dh}
         made |= dict(zip(("d_restart_h", "d_restart_c"), restart, strict=False))
         parts, numbers = parts_of(B, P, call.units), {"gate_clip": r.gate_clip if r.gate_clip != math.inf else 0.0}
@@ -132,9 +149,9 @@ class Arithmetic:
                 if call.projected:
                     dh_now = lane.buffer("dh_now", B, P)
                     lane.launch(kernels.project_back, rows, dh_parts, carry[0], dh_now, B, PARTS=parts, **call.of_h)
-                    call.multiply(lane, "w_project", dh_now, dm_parts, back=True)
+                    call.multiply(lane, "w_project", dh_now, dm_parts)
                 lane.launch(kernels.backward_step, rows, *given, PARTS=len(dm_parts), **numbers, **flags, **call.step)
-                call.multiply(lane, "w", dzh_now, dh_parts, back=True)
+                call.multiply(lane, "w", dzh_now, dh_parts)
 
             lane.begin(call.T - 1, call.T, tensors)
             lane.run(call.T, take_step)
@@ -167,12 +184,14 @@ class TritonLayer(SteppedLayer):
         return self.by.multiply(a, b)
 
     def take_step(self, zx: Tensor, state: State, changes: StateChanges) -> State:
-        return self.by.take_steps(self.network, zx[None], state, EVERY_ROW, changes, save=False).final
+        with torch.cuda.device_of(zx):
+            return self.by.take_steps(self.network, zx[None], state, EVERY_ROW, changes, save=False).final
 
     def take_step_back(
         self, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, changes: StateChanges
     ) -> tuple[State, Contribution]:
-        return self.by.take_steps_back(self.network, zx, zh, before, dy, d, EVERY_ROW, changes)
+        with torch.cuda.device_of(zx):
+            return self.by.take_steps_back(self.network, zx, zh, before, dy, d, EVERY_ROW, changes)
 
 
 def parts_of(M: int, N: int, K: int) -> int:
@@ -185,11 +204,19 @@ class _Call:
     """What the launches of one call have in common."""
 
     def __init__(
-        self, arithmetic: Arithmetic, network: Network, zx: Tensor, B: int, schedule: Schedule, changes: StateChanges
+        self,
+        arithmetic: Arithmetic,
+        network: Network,
+        zx: Tensor,
+        B: int,
+        schedule: Schedule,
+        changes: StateChanges,
+        back: bool,
     ) -> None:
-        r, self.arithmetic, self.B, self.T = network.recurrence, arithmetic, B, len(schedule.indices(len(zx)))
-        weights = {name: network.p[p] for name, p in (("w", "weight_hh"), ("w_project", "weight_hr")) if p in network.p}
-        weights = {name: w.detach().to(arithmetic.dtype).contiguous() for name, w in weights.items()}
+        r, self.back, self.B, self.T = network.recurrence, back, B, len(schedule.indices(len(zx)))
+        self.dtype, self.precision = arithmetic.of_product(back)
+        names = [("w", "weight_hh"), ("w_project", "weight_hr")]
+        weights = {slot: arithmetic.weight(network, name, back) for slot, name in names if name in network.p}
         self.units, self.P = weights["w"].shape
         self.H, self.device, self.projected = self.units // GATES[r.network], zx.device, r.projected
         self.over_all = r.network == "GRU" and len(r.spans) == 1
@@ -200,11 +227,13 @@ class _Call:
         there |= {"RESTART": bool(changes.restart), "PACKED": schedule.sizes is not None}
         kind = {"RNN": kernels.RNN, "LSTM": kernels.LSTM, "GRU": kernels.GRU}[r.network].value
         spans = {1: kernels.TOGETHER, 2: kernels.TWO}.get(len(r.spans), kernels.EACH).value
-        of_row = {"BLOCK": triton.next_power_of_2(self.H), "num_warps": _warps(self.H)}
+        of_row, of_state = (
+            {"BLOCK": triton.next_power_of_2(n), "num_warps": _warps(n)} for n in (self.H, max(self.H, self.P))
+        )
         between = {name: there[name] for name in ("CUT", "RESTART", "DROPOUT", "PACKED")}
         kept_h, kept_c = (_kind(masks[name], n) for name, n in (("kept_h", self.P), ("kept_c", self.H)))
-        self.of_h = {**of_row, **between, "P": self.P, "ACTIVE": there["ACTIVE"], "KEPT_H": kept_h}
-        self.start = {**of_row, **between, "NETWORK": kind, "H": self.H, "P": self.P}
+        self.of_h = {**of_state, **between, "P": self.P, "ACTIVE": there["ACTIVE"], "KEPT_H": kept_h}
+        self.start = {**of_state, **between, "NETWORK": kind, "H": self.H, "P": self.P}
         self.step: dict[str, Any] = {
             **of_row, **there, "NETWORK": kind, "H": self.H, "RELU": r.nonlinearity == "relu",
             "OVER_ALL": self.over_all, "PROJECTED": self.projected, "GATES": GATES[r.network], "SPANS": spans,
@@ -217,23 +246,23 @@ class _Call:
     ) -> contextlib.AbstractContextManager[Lane]:
         """Returns the lane of all that the launches of this call in one direction are given, but for the table."""
         constants = (*flags.items(), *numbers.items(), *self.step.items(), self.P)
-        arithmetic = self.arithmetic.dtype, self.arithmetic.precision
-        return lanes.get((direction, self.device, self.B, arithmetic, constants), self.device).used()
+        key = direction, self.device, self.B, self.dtype, self.precision, constants
+        return lanes.get(key, self.device).used()
 
-    def multiply(self, lane: Lane, name: str, a: Tensor, out: Tensor, back: bool = False) -> None:
+    def multiply(self, lane: Lane, name: str, a: Tensor, out: Tensor) -> None:
         """Multiplies by W_hh, which counts the step, or by W_hr, or back; ``out`` has the parts of the product."""
         parts, _, N = out.shape
         K, (BM, BN, BK) = (
             a.shape[1],
-            (16 if self.B <= 16 else 32, 32, 64 if self.arithmetic.dtype.itemsize == 2 else 32),
+            (16 if self.B <= 16 else 32, 32, 64 if self.dtype.itemsize == 2 else 32),
         )
         part = triton.cdiv(triton.cdiv(K, parts), BK) * BK
         grid = triton.cdiv(self.B, BM), triton.cdiv(N, BN), parts
-        strides = {"W_N": 1, "W_K": N} if back else {"W_N": K, "W_K": 1}
+        strides = {"W_N": 1, "W_K": N} if self.back else {"W_N": K, "W_K": 1}
         lane.launch(
             kernels.product, grid, a, out, self.B, W_AT=kernels.SLOTS.index(name), K=K, N=N, **strides,
-            STEPS_ON=0 if name == "w_project" else -1 if back else 1, TYPE=self.arithmetic.type,
-            PRECISION=self.arithmetic.precision, PART=part, BM=BM, BN=BN, BK=BK, num_warps=4, num_stages=4,
+            STEPS_ON=0 if name == "w_project" else -1 if self.back else 1, TYPE=TYPES[self.dtype],
+            PRECISION=self.precision, PART=part, BM=BM, BN=BN, BK=BK, num_warps=4, num_stages=4,
         )  # fmt: skip
 
 
@@ -270,12 +299,16 @@ def _masks(schedule: Schedule, changes: StateChanges, device: torch.device) -> d
     """Returns what happens between steps, by its slot: masks as bytes, and of a packed call the first line and the
     number of rows of each step."""
     active, cut = (None if m is None else m.to(torch.int8).contiguous() for m in schedule[:2])
-    count = None if schedule.sizes is None else torch.tensor(schedule.sizes, dtype=torch.int64)
-    first = None if count is None else (count.cumsum(0) - count).to(device)
+    first, count = None, None
+    if schedule.sizes is not None:
+        sizes = torch.tensor(schedule.sizes, dtype=torch.int64, device="cpu")
+        both = torch.stack([sizes.cumsum(0) - sizes, sizes])
+        both = both.pin_memory() if device.type == "cuda" else both  # or the CPU waits for all that the GPU has to do
+        first, count = both.to(device, non_blocking=True)
     restart = [r.float().contiguous() for r in changes.restart]
     shares = [None if k is None else k.contiguous() for k in (*changes.kept, None, None)]
     return {
-        "active": active, "cut": cut, "first": first, "count": None if count is None else count.to(device),
+        "active": active, "cut": cut, "first": first, "count": count,
         "dropout": None if changes.dropout is None else changes.dropout.contiguous(),
         "restart_h": restart[0] if restart else None, "restart_c": restart[1] if len(restart) > 1 else None,
         "kept_h": shares[0], "kept_c": shares[1],
