@@ -201,8 +201,10 @@ def _attributes_to_add(part: torch.nn.Module) -> dict[str, Any] | str:
         return f"its own {', '.join(sorted(clashes))}"
     for parameter in part.parameters():
         kind = backends.Kind("recurrent", parameter.device, parameter.dtype, new.recurrence)
-        if not backends.preferred(kind).engine.is_worth_it(kind).yes:
-            return f"no engine for {parameter.device.type} in {parameter.dtype}"
+        choice = backends.preferred(kind)
+        worth = choice.engine.is_worth_it(kind)
+        if not worth.yes:
+            return f"on {parameter.device.type} in {parameter.dtype} the engine is {choice.name!r}: {worth.reason}"
     return added | {"_structure": _structure(part), "_names_added": ["_names_added", "_structure", *added]}
 
 
