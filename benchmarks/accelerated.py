@@ -44,7 +44,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import layernorm as ln
 import timing
-from layernorm.convert._torchs_faster import torchs_is_faster
+from layernorm.convert._torchs_faster import faster_lstm
 
 Call = Callable[[Any, Any], Any]  # (module, inputs) -> outputs
 Row = dict[str, Any]
@@ -174,7 +174,7 @@ def grid(options: Any) -> list[Row]:
             row: Row = {"threads": threads, "T": T, "units": units, "rows": B}
             for mode, run in (("inference", inference), ("training", training)):
                 with torch.set_grad_enabled(mode == "training"):
-                    row[f"{mode}, own"] = torchs_is_faster(ours, x if mode == "inference" else given)
+                    row[f"{mode}, own"] = faster_lstm(ours, x if mode == "inference" else given)
                 call, x_of = (lambda module, x: module(x)), x
                 sides = {"torch": run(theirs, call, x_of), "called": run(ours, call, x_of)}
                 if row[f"{mode}, own"]:

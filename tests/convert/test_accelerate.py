@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 import layernorm as ln
 from layernorm.convert import _torchs_faster as torchs_faster
 from layernorm.convert._accelerate import Accelerated
-from layernorm.convert._torchs_faster import torchs_is_faster
+from layernorm.convert._torchs_faster import faster_lstm
+from support.networks import flat
 
 pytestmark = pytest.mark.skipif("native" not in ln.backends.available(), reason="nothing is accelerated without it")
 
@@ -367,7 +368,9 @@ def test_a_function_that_is_set_later_is_computed():
     with pytest.raises(
         ValueError, match=r"AcceleratedRNNCell: expected nonlinearity to be 'tanh' or 'relu', got 'sine'"
     ):
-        cell(x[0])
+        cell(x[0], reset=torch.zeros(B))
+    with pytest.raises(RuntimeError, match="Unknown nonlinearity: sine"):
+        cell(x[0])  # torch's own
     with pytest.raises(ValueError, match=r"AcceleratedRNN: expected mode to be one of .*, got 'RNN_SINE'"):
         rnn(x)
 
@@ -558,7 +561,8 @@ def test_the_class_of_an_accelerated_module_makes_another():
 @pytest.fixture
 def onednn(monkeypatch):
     """As on a processor with AVX-512, with one thread."""
-    monkeypatch.setattr(torchs_faster, "_is_onednns", lambda: True)
+    monkeypatch.setattr(torchs_faster, "_has_avx512", lambda: True)
+    monkeypatch.setattr(torchs_faster, "_has_onednn", lambda: True)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
 
@@ -579,21 +583,45 @@ def test_where_torchs_lstm_is_faster_it_is_called(onednn, more):
 
 def test_the_rule_of_where_it_is_faster(onednn, monkeypatch):
     ours, x = ln.accelerate(torch.nn.LSTM(I, H)), torch.randn(40, 40, I)
-    assert torchs_is_faster(ours, x)
+    assert faster_lstm(ours, x)
     for other in (x[:, :31], x[:25], x[:, 0], x.double(), x.bfloat16(), pack_padded_sequence(x, [40] * 40), None):
-        assert not torchs_is_faster(ours, other)
-    assert not torchs_is_faster(ln.accelerate(torch.nn.LSTM(I, H, proj_size=2)), x)
-    assert not torchs_is_faster(ln.quantize(ours.eval(), filter_fn=lambda *_: True), x)
+        assert not faster_lstm(ours, other)
+    assert not faster_lstm(ln.accelerate(torch.nn.LSTM(I, H, proj_size=2)), x)
+    assert not faster_lstm(ln.quantize(ours.eval(), filter_fn=lambda *_: True), x)
     ours.train()
     for context in (ln.backends.use("native"), torch.autocast("cpu"), torch.device("cpu")):
         with context:
-            assert not torchs_is_faster(ours, x)
+            assert not faster_lstm(ours, x)
     monkeypatch.setattr(torchs_faster, "MOST_TRAINED", 0)
-    assert not torchs_is_faster(ours, x)
+    assert not faster_lstm(ours, x)
     with torch.no_grad():
-        assert torchs_is_faster(ours, x)
+        assert faster_lstm(ours, x)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert not torchs_is_faster(ours, x)
+    assert not faster_lstm(ours, x)
+
+
+@pytest.mark.parametrize(
+    ("make", "rows", "in_training", "in_inference"),
+    [
+        (torch.nn.RNNCell, 1, True, True),
+        (torch.nn.LSTMCell, 64, False, False),
+        (torch.nn.GRUCell, 128, True, True),
+    ],
+)
+def test_the_rule_of_cells(onednn, make, rows, in_training, in_inference):
+    theirs = make(I, 256 if rows > 1 else H)
+    if rows == 64:
+        theirs = make(I, 128)
+    ours, x = ln.accelerate(copy.deepcopy(theirs)), torch.randn(rows, I)
+    rule = torchs_faster.RULES[make]
+    assert rule(ours, x) == in_training
+    with torch.no_grad():
+        assert rule(ours, x) == in_inference
+    found = [module(x) for module in (theirs, ours)]
+    torch.testing.assert_close(found[1], found[0])
+    assert in_training == all(torch.equal(a, b) for a, b in zip(*map(flat, found), strict=True))
+    compiled = torch.compile(ours, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), found[0])
 
 
 def test_what_torchs_lstm_lacks_goes_to_the_engine(onednn):

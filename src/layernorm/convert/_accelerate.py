@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from .. import backends
 from ..nn._normalised import check_module
 from ._convert import TABLE, bare_like, constructor_arguments, nothing_in
-from ._torchs_faster import torchs_is_faster
+from ._torchs_faster import RULES
 
 _OF_FORWARD = (
     *("check_forward_args", "check_input", "check_hidden_size", "permute_hidden"),
@@ -108,9 +109,9 @@ def accelerate(module: Module) -> Module:
     Raises:
         TypeError: ``module`` is no module.
 
-    Limits: an `RNNCell`, and an `RNN` one step a call, can take longer than torch's, most where they are small. So
-    does training another cell, or a `GRU` one step a call, with 64 rows and more. On AVX-512 with one thread an
-    `LSTM` in float32 calls torch's own forward for full batches, where that is faster; it has no second derivatives.
+    Limits: an `RNN` one step a call can take longer than torch's, and so can training a `GRU` one step a call, with 64
+    rows and more. Where torch's own forward is faster, it is called: that of an `RNNCell`, of other cells with many
+    rows, and, on AVX-512 with one thread, of an `LSTM` in float32 over full batches, which has no second derivatives.
     ``ln.backends.use("native")`` always takes layernorm's engine. An accelerated model that is moved to a GPU computes
     plain torch equations there. `restore` gives torch's modules back. Call it before `convert`, `portable`,
     `torch.jit.script` and dynamic quantization, and before a whole model is saved for a program without layernorm.
@@ -229,21 +230,23 @@ def _accelerated_class(cls: Any) -> type[torch.nn.Module]:
     # Where ours has properties torch's networks have attributes. What is no property does not hide them.
     plain = {name: None for name in ("mode", "_all_weights") if isinstance(getattr(ours, name, None), property)}
     bases = (Accelerated, theirs, ours)
-    # torch.compile runs torch's networks in Python, and looks inside its cells.
-    forward = _not_compiled(ours.forward) if issubclass(theirs, torch.nn.RNNBase) else ours.forward
-    if theirs is torch.nn.LSTM:
-        forward = _not_compiled(_the_faster(theirs.forward, ours.forward))
+    forward = _the_faster(theirs.forward, ours.forward, RULES[theirs]) if theirs in RULES else ours.forward
+    if issubclass(
+        theirs, torch.nn.RNNBase
+    ):  # torch.compile runs torch's networks in Python, and looks inside its cells
+        forward = _not_compiled(forward)
     return type(f"Accelerated{cls.__name__}", bases, {"forward": forward, **plain, **changed})
 
 
-def _the_faster(theirs: Any, ours: Any) -> Any:
+def _the_faster(theirs: Any, ours: Any, rule: Callable[[Any, Any], bool]) -> Any:
     """Returns a ``forward`` that calls torch's own where that is faster."""
 
     @functools.wraps(ours)
     def forward(self: Any, input: Any, hx: Any = None, **options: Any) -> Any:
-        if options or not torchs_is_faster(self, input):
+        if options or not rule(self, input):
             return ours(self, input, hx, **options)
-        self._follow_attributes()
+        if _structure(self) != self._structure:
+            self._follow_attributes()  # says what has been changed
         return theirs(self, input, hx)
 
     return forward

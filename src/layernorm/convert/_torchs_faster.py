@@ -1,12 +1,14 @@
-"""Where torch's own LSTM is faster than ours, so that an accelerated one calls it: oneDNN's kernels on AVX-512.
+"""Where torch's own forward is faster than ours, so that an accelerated module calls it.
 
-The rule is a table of `benchmarks/accelerated.py grid`. It looks at nothing that changes from process to process. On
-AVX2, with more threads, and for every other network and kind of call ours is the faster one.
+The rules are tables of `benchmarks/accelerated.py`, `networks` and `grid`. They look at nothing that changes from
+process to process. torch's LSTM is oneDNN's, whose kernels are fast on AVX-512; its `RNNCell` is one short operation;
+and its cells leave the products of many rows to a library.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -25,26 +27,68 @@ MOST_TRAINED = 400_000
 LARGE = 1024
 """From so many units on torch's is faster with fewer rows, too, and in training of any length."""
 
+LEAST_TRAINED_IN_A_CELL, LEAST_IN_A_CELL = 16_384, (64, 256)
+"""Numbers in the state of a cell from which on torch's is faster in training; rows and units in inference."""
 
-def torchs_is_faster(lstm: Any, input: Any) -> bool:
-    """Says whether an `nn.LSTM` in float32 takes less time than ours over a batch without lengths and resets."""
-    if type(input) is not Tensor or input.dim() != 3 or not input.is_cpu or input.dtype is not torch.float32:
+
+def faster_rnn_cell(cell: Any, input: Any) -> bool:
+    """Says so of an `nn.RNNCell`: it is one operation, which torch's compiler and transforms see through."""
+    return (torch.compiler.is_compiling() or backends.asked_for() is None) and not cell.recurrence.quantized
+
+
+def faster_cell(cell: Any, input: Any) -> bool:
+    """Says so of an `nn.LSTMCell` or `nn.GRUCell`."""
+    if type(input) is not Tensor or input.dim() != 2:
+        return False
+    rows, units = input.shape[0], cell.hidden_size
+    if rows * units < LEAST_TRAINED_IN_A_CELL or not _is_plain(cell, input, cell.parameters()):
+        return False
+    return _trains(cell, input) or (rows >= LEAST_IN_A_CELL[0] and units >= LEAST_IN_A_CELL[1] and _has_avx512())
+
+
+def faster_lstm(lstm: Any, input: Any) -> bool:
+    """Says so of an `nn.LSTM` by its sizes, its mode and the processor; with more threads ours is the faster."""
+    if type(input) is not Tensor or input.dim() != 3:
         return False
     rows, lines, units = input.shape[0 if lstm.batch_first else 1], input.shape[0] * input.shape[1], lstm.hidden_size
     if (rows < LEAST_ROWS and units < LARGE) or (lines < LEAST_LINES and lines * units < LEAST_NUMBERS):
         return False
-    if torch.get_num_threads() > 1 or lstm.proj_size or lstm.recurrence.quantized:
+    if torch.get_num_threads() > 1 or lstm.proj_size or not _is_plain(lstm, input, lstm._flat_weights):
         return False
-    tensors = [input, *lstm._flat_weights]
-    plain = is_eager(tensors) and not torch.is_autocast_enabled("cpu") and backends.asked_for() is None
-    if not (plain and _is_onednns() and torch.backends.mkldnn.enabled):
+    if not (_has_avx512() and _has_onednn()):
         return False
-    trains = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    return not trains or lines * units < MOST_TRAINED or units >= LARGE
+    return not _trains(lstm, input) or lines * units < MOST_TRAINED or units >= LARGE
+
+
+RULES = {
+    torch.nn.LSTM: faster_lstm,
+    torch.nn.RNNCell: faster_rnn_cell,
+    torch.nn.LSTMCell: faster_cell,
+    torch.nn.GRUCell: faster_cell,
+}
+"""For a class of torch's: whether its forward takes less time than ours, of a module and an input without lengths and
+resets."""
+
+
+def _is_plain(module: Any, input: Tensor, weights: Iterable[Tensor]) -> bool:
+    """Says whether a call is of float32 on the CPU, and nothing but autograd needs to know of it."""
+    if torch.compiler.is_compiling() or not input.is_cpu or input.dtype is not torch.float32:
+        return False
+    if module.recurrence.quantized or backends.asked_for() is not None or torch.is_autocast_enabled("cpu"):
+        return False
+    return is_eager([input, *weights])
+
+
+def _trains(module: Any, input: Tensor) -> bool:
+    return torch.is_grad_enabled() and (input.requires_grad or any(p.requires_grad for p in module.parameters()))
 
 
 @functools.cache
-def _is_onednns() -> bool:
-    """Says whether torch has oneDNN, and ours is the CPU engine with a set of AVX-512."""
+def _has_avx512() -> bool:
+    """Says whether ours is the CPU engine with a set of AVX-512."""
     found = backends.preferred(backends.Kind("recurrent", backends.CPU, torch.float32)).engine
-    return getattr(found, "ISA", None) in SETS and torch.backends.mkldnn.is_available()
+    return getattr(found, "ISA", None) in SETS
+
+
+def _has_onednn() -> bool:
+    return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
