@@ -292,6 +292,19 @@ FAULTS = [
         "d = schedule.with_ended(d, tuple(2 * part for part in final), chunk.steps.start)",
         "test_packed_equations.py compiled",
     ),
+    # --- accelerate ---
+    Fault(
+        "accelerate-torchs-own-with-threads",
+        "if torch.get_num_threads() > 1 or lstm.proj_size or",
+        "if lstm.proj_size or",
+        "test_accelerate.py rule",
+    ),
+    Fault(
+        "accelerate-torchs-own-with-resets",
+        "if options or not rule(self, input):",
+        "if not rule(self, input):",
+        "test_accelerate.py lacks",
+    ),
     # --- the GPU engine ---
     Fault(
         "triton-eps",
