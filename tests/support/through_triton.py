@@ -45,7 +45,7 @@ def calls(network, every):
         a = arguments_of(drawn(recurrence, *sizes, lengths, reset), recurrence, reverse)
         T, B, _, H, P = sizes
         yield a if number % 3 == 0 else a._replace(changes=drawn_changes(recurrence, T, B, H, P, number % 16))
-    for kind in range(0, 16, 1 if every == 1 else 5):
+    for kind in range(0, 16, 1 if every == 1 else 9):
         recurrence = Recurrence(network, PRESETS["paper"][network])
         yield packing.both_calls(recurrence, 5, 4, 3, 6, 6, kind % 2 == 1, True, kind)[1]
 

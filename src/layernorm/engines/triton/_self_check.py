@@ -12,6 +12,7 @@ from torch import Tensor
 from ...equations import norms, recurrent
 from ...equations.arguments import NormArguments, RecurrentArguments
 from ...equations.checks import check_norm, check_recurrent
+from ...formula import CACHED
 from ._lanes import is_captured, keeps_lanes, lanes
 
 BOUND = 64
@@ -40,6 +41,8 @@ class SelfCheck:
         if key not in self._found:
             if is_captured(a.device):
                 return True
+            if len(self._found) >= CACHED:
+                self._found.clear()
             check_recurrent(a) if isinstance(a, RecurrentArguments) else check_norm(a, None)
             try:
                 with lanes.without_new():
