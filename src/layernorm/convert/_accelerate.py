@@ -111,7 +111,7 @@ def accelerate(module: Module) -> Module:
 
     Limits: an `RNN` one step a call can take longer than torch's, and so can training a `GRU` one step a call, with 64
     rows and more. Where torch's own forward is faster, it is called: that of an `RNNCell`, of other cells with many
-    rows, and, on AVX-512 with one thread, of an `LSTM` in float32 over full batches, which has no second derivatives.
+    rows, and, on AVX-512 with one thread, of an `LSTM` in float32 over full batches.
     ``ln.backends.use("native")`` always takes layernorm's engine. An accelerated model that is moved to a GPU computes
     plain torch equations there. `restore` gives torch's modules back. Call it before `convert`, `portable`,
     `torch.jit.script` and dynamic quantization, and before a whole model is saved for a program without layernorm.
