@@ -598,8 +598,8 @@ def test_the_rule_of_where_it_is_faster(onednn, monkeypatch):
     assert not faster_lstm(ours, x)
     with torch.no_grad():
         assert faster_lstm(ours, x)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert not faster_lstm(ours, x)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+        assert not faster_lstm(ours, x)
 
 
 @pytest.mark.parametrize(
