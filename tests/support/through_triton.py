@@ -47,7 +47,7 @@ def calls(network, every):
         yield a if number % 3 == 0 else a._replace(changes=drawn_changes(recurrence, T, B, H, P, number % 16))
     for kind in range(0, 16, 1 if every == 1 else 9):
         recurrence = Recurrence(network, PRESETS["paper"][network])
-        yield packing.both_calls(recurrence, 5, 4, 3, 6, 6, kind % 2 == 1, True, kind)[1]
+        yield packing.both_calls(recurrence, 3, 3, 2, 5, 5, kind % 2 == 1, True, kind)[1]
 
 
 def results(engine, a, grads):
