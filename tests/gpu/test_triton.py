@@ -106,3 +106,5 @@ def test_the_script_for_a_gpu_runs_dry():
 def test_without_a_gpu_it_says_so():
     (reason,) = [engine.reason for engine in ln.backends.status() if engine.name == "triton"]
     assert reason.startswith("there is no GPU of CUDA")
+    with pytest.raises(RuntimeError, match="backend 'triton' is not available: there is no GPU of CUDA"):
+        ln.backends.graph_cache()

@@ -231,9 +231,8 @@ def _accelerated_class(cls: Any) -> type[torch.nn.Module]:
     plain = {name: None for name in ("mode", "_all_weights") if isinstance(getattr(ours, name, None), property)}
     bases = (Accelerated, theirs, ours)
     forward = _the_faster(theirs.forward, ours.forward, RULES[theirs]) if theirs in RULES else ours.forward
-    if issubclass(
-        theirs, torch.nn.RNNBase
-    ):  # torch.compile runs torch's networks in Python, and looks inside its cells
+    # torch.compile runs torch's networks in Python, and looks inside its cells.
+    if issubclass(theirs, torch.nn.RNNBase):
         forward = _not_compiled(forward)
     return type(f"Accelerated{cls.__name__}", bases, {"forward": forward, **plain, **changed})
 

@@ -252,10 +252,7 @@ class _Call:
     def multiply(self, lane: Lane, name: str, a: Tensor, out: Tensor) -> None:
         """Multiplies by W_hh, which counts the step, or by W_hr, or back; ``out`` has the parts of the product."""
         parts, _, N = out.shape
-        K, (BM, BN, BK) = (
-            a.shape[1],
-            (16 if self.B <= 16 else 32, 32, 64 if self.dtype.itemsize == 2 else 32),
-        )
+        K, BM, BN, BK = a.shape[1], 16 if self.B <= 16 else 32, 32, 64 if self.dtype.itemsize == 2 else 32
         part = triton.cdiv(triton.cdiv(K, parts), BK) * BK
         grid = triton.cdiv(self.B, BM), triton.cdiv(N, BN), parts
         strides = {"W_N": 1, "W_K": N} if self.back else {"W_N": K, "W_K": 1}
