@@ -56,7 +56,7 @@ template <class T> static void products_by_columns() {
     for (i64 K : {1, 5, 16}) {
         const auto a = numbers<T>(U * K), b = numbers<T>(K * C);
         std::vector<T> c(U * C);
-        tile<T, U, 1, false>(a.data(), 1, U, b.data(), K, c.data(), C);
+        tile<T, U, 2, false>(a.data(), 1, U, b.data(), K, c.data(), C);
         for (i64 r = 0; r < U; ++r)
             for (i64 j = 0; j < C; ++j) {
                 T sum = 0;

@@ -71,16 +71,16 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     // Where the gradient of a weight is summed: in the result, if that has whole tiles.
     void lay_gradient(Cursor& c, T*& dw, [[maybe_unused]] void* to, [[maybe_unused]] bool whole, i64 rows, i64 columns) {
         if constexpr (SAME<E, T>)
-            if (whole && columns % PANEL<F> == 0) {
+            if (whole && columns == S::whole_columns(columns)) {
                 dw = result(to);
                 return;
             }
-        c.take(dw, rows * round_up(columns, PANEL<F>));
+        c.take(dw, rows * S::whole_columns(columns));
     }
     // The sums of one row of a weight, brought to the result if they are not there.
     void finish_gradient(E* to, const T* dw, i64 row, i64 padded, i64 columns) const {
         if (static_cast<const void*>(to) != dw && columns)
-            convert(to + row * columns, dw + padded * round_up(columns, PANEL<F>), columns);
+            convert(to + row * columns, dw + padded * S::whole_columns(columns), columns);
     }
     void lay_parameters(Cursor& c) {
         S::lay_vectors(c);
@@ -146,12 +146,12 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         T *dm, *through, *temporary, *h_before, *c_before;
         T* kept;  // the share of dc that goes past a step
         T* centred;  // c - mean, under batch norm
-        Backward<T>* taken;  // the rows that counted in a step, under batch norm
+        Backward<T>* taken;  // the rows that go through a step together
         RowStatistics<T> none = RowStatistics<T>::none();
-        T *dzx, *dzh, *dht;  // of one row, where the products read another type
+        T *dzx, *dzh, *dht;  // of these rows (dht: of one), where the products read another type
         T* dx;               // of the block, where the result is of another type
         void lay(Cursor& c) {
-            const i64 together = pass.n.batch_norm ? rows : 1;
+            const i64 together = pass.rows_at_once(rows);
             c.take(dzx, SAME<X, T> ? 0 : together * pass.Z);
             c.take(dzh, SAME<X, T> ? 0 : together * pass.Z);
             c.take(dht, SAME<X, T> ? 0 : pass.W);
@@ -163,7 +163,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             c.take(c_before, together * pass.Hp);
             c.take(kept, pass.n.kept_c || pass.n.batch_norm ? together * pass.Hp : 0);
             c.take(centred, pass.n.batch_norm && pass.n.saved_c ? rows * pass.Hp : 0);
-            c.take(taken, pass.n.batch_norm ? rows : 0);
+            c.take(taken, together);
         }
     };
 
@@ -216,32 +216,25 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             }
             if (n.projected) S::as_factors(factors, d, W);
         }
-        if (n.projected) S::multiply({dht + in_block(t, b0) * W, 1, 0, R, W}, S::hr, part.dm, 0, M, M);
+        if (n.projected) S::multiply({dht + in_block(t, b0) * W, 1, 0, R, W}, S::hr, part.dm, 0, M, S::whole_columns(Hp));
         if (n.batch_norm) batch_norm.read_step(t);
-        i64 taken = 0;
-        for (i64 b = b0; b < b1; ++b) {
-            if (!S::counts(t, b)) {
-                nothing(t, b);
-                continue;
+        const i64 together = S::rows_at_once(R);
+        for (i64 first = b0; first < b1; first += together) {
+            i64 taken = 0;
+            for (i64 b = first; b < least(b1, first + together); ++b) {
+                if (S::counts(t, b)) part.taken[taken] = begin_row(t, b, part.dm + (b - b0) * M, b - first, part), ++taken;
+                else nothing(t, b);
             }
-            const Backward<T> w = begin_row(t, b, part.dm + (b - b0) * M, part);
-            if (n.batch_norm) {
-                part.taken[taken++] = w;
-            } else {
-                layer.backward(w);
-                end_row(t, b, w, part);
-            }
-        }
-        if (n.batch_norm) {
-            batch_norm.backward(part.taken, taken, S::eight(batch_norm.sums), sums, run);
+            if (n.batch_norm) batch_norm.backward(part.taken, taken, S::eight(batch_norm.sums), sums, run);
+            else layer.backward(part.taken, taken);
             taken = 0;
-            for (i64 b = b0; b < b1; ++b)
-                if (S::counts(t, b)) end_row(t, b, part.taken[taken++], part);
+            for (i64 b = first; b < least(b1, first + together); ++b)
+                if (S::counts(t, b)) end_row(t, b, part.taken[taken++], b - first, part);
         }
         if (S::direct())
             through_weights({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, given(n.w_hh), P, part.through, 0, W);
         else
-            S::multiply({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, W);
+            S::multiply({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, S::whole_columns(P));
         for (i64 b = b0; b < b1; ++b) {
             if (!S::counts(t, b)) continue;
             const T *through = part.through + (b - b0) * W, *direct = part.dm + (b - b0) * M;
@@ -304,10 +297,10 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         return h && n.dropout ? dropped + in_block(t, b) * P : h;
     }
 
-    Backward<T> begin_row(i64 t, i64 b, T* dm, Part& part) {
+    // own: the row's place among those that go through the step together.
+    Backward<T> begin_row(i64 t, i64 b, T* dm, i64 own, Part& part) {
         const i64 at = S::line(t, b), q = in_block(t, b), before = S::time_before(t, b);
         const i64 group = ((b + 1) * groups - 1) / first_rows;
-        const i64 own = n.batch_norm ? b : 0;  // where its part of the memory is
         Backward<T> w;
         T *h_before = part.h_before + own * W, *c_before = part.c_before + own * Hp;
         memset(h_before, 0, W * sizeof(T));
@@ -342,9 +335,9 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         for (i64 j = 0; j < Hp; j += LANES<T>) store<T>(to + j, load(c + j) - load(batch_norm.place[OF_C].mean + j));
         return to;
     }
-    void end_row(i64 t, i64 b, const Backward<T>& w, Part& part) {
+    void end_row(i64 t, i64 b, const Backward<T>& w, i64 own, Part& part) {
         const i64 at = S::line(t, b), q = in_block(t, b);
-        if (n.kept_c || !S::active(t, b)) add_elements(w.dc, part.kept + (n.batch_norm ? b * Hp : 0), H);
+        if (n.kept_c || !S::active(t, b)) add_elements(w.dc, part.kept + own * Hp, H);
         S::as_factors(dzx + q * Z, w.dzx, G * Hp);
         if (dzh != dzx) S::as_factors(dzh + q * Z, w.dzh, G * Hp);
         if (deferred()) hand_over(at, w);
@@ -414,9 +407,9 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         Tiles tiles{(u1 - u0) * UNITS * lines(), nullptr};
         if (!of_part.arrange(tiles)) return S::failed.set();
         gather(tiles.data, dzx, Z, u0, u1);
-        add_products(tiles.data, x_panels, dw_ih, u0, u1);
+        add_products(tiles.data, x_panels, I, dw_ih, u0, u1);
         if (dzh != dzx) gather(tiles.data, dzh, Z, u0, u1);
-        add_products(tiles.data, h_panels, dw_hh, u0, u1);
+        add_products(tiles.data, h_panels, P, dw_hh, u0, u1);
         add_vectors(u0, u1);
         of_part.release();
     }
@@ -462,7 +455,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         Tiles tiles{(u1 - u0) * UNITS * lines(), nullptr};
         if (!of_part.arrange(tiles)) return S::failed.set();
         gather(tiles.data, dht, W, u0, u1);
-        add_products(tiles.data, m_panels, dw_hr, u0, u1);
+        add_products(tiles.data, m_panels, H, dw_hr, u0, u1);
         of_part.release();
     }
     // [unit / UNITS][line][UNITS] from [row][ld]; for tiles [unit / UNITS][line / 16][UNITS][16]
@@ -479,15 +472,17 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
                     if (k % 16 == 15) transpose_square(to - 15 * UNITS);
             }
     }
-    void add_products(const F* tiles, const Panels<F>& panels, T* dw, i64 u0, i64 u1) const {
+    void add_products(const F* tiles, const Panels<F>& panels, i64 columns, T* dw, i64 u0, i64 u1) const {
+        columns = S::whole_columns(columns);
         if constexpr (TILED<F>)
             return (first_block ? tile_sums<false, Panels<F>> : tile_sums<true, Panels<F>>)(
-                tiles, u1 - u0, panels, lines(), dw + u0 * UNITS * panels.columns);
-        const Tile<F> add = first_block ? tile<F, UNITS, 1, false> : tile<F, UNITS, 1, true>;
+                tiles, u1 - u0, panels, lines(), dw + u0 * UNITS * columns);
+        constexpr Tile<F> sums[2][2] = {{tile<F, UNITS, 1, true>, tile<F, UNITS, 1, false>},
+            {tile<F, UNITS, 2, true>, tile<F, UNITS, 2, false>}};
         for (i64 p = 0; p < panels.count(); ++p)
             for (i64 u = u0; u < u1; ++u)
-                add(tiles + (u - u0) * lines() * UNITS, 1, UNITS, panels.panel(p), lines(),
-                    dw + u * UNITS * panels.columns + p * PANEL<F>, panels.columns);
+                sums[columns - p * PANEL<F> >= PANEL<F>][first_block](tiles + (u - u0) * lines() * UNITS, 1, UNITS,
+                    panels.panel(p), lines(), dw + u * UNITS * columns + p * PANEL<F>, columns);
     }
 
     void finish() {
@@ -519,6 +514,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
                 i64 from = v;  // what is only added up has the gradient of its sum
                 if (v == INSIDE_H && !layer.two_streams()) from = INSIDE_X;
                 if (v == OUTSIDE_H && !(G == 3 && n.split && g == 2)) from = OUTSIDE_X;
+                if (layer.streams == ADDED && v < OF_GATES) from = OUTSIDE_X;
                 for (i64 u = 0; u < H; ++u)
                     out(n.d_vectors[v])[g * H + u] = T(totals[from * Z + g * Hp + u]);
             }

@@ -141,28 +141,28 @@ template <class T> struct BatchNorm {
 
     void forward(i64 t, const Forward<T>* w, i64 rows, ParallelFor run) {
         share_units(run, rows, [&](const Layer<T>& units) {
-            split() ? forward<true>(units, t, w, rows) : forward<false>(units, t, w, rows);
+            split() ? forward<TWO>(units, t, w, rows) : forward<ONE>(units, t, w, rows);
         });
     }
-    template <bool SPLIT> void forward(const Layer<T>& units, i64 t, const Forward<T>* w, i64 rows) {
+    template <Streams IN> void forward(const Layer<T>& units, i64 t, const Forward<T>* w, i64 rows) {
         const auto x = [w](i64 i) { return w[i].zx; };
         const i64 known = known_gates();
-        for (i64 i = 0; i < rows; ++i) units.streams(w[i], 0, known);
+        for (i64 i = 0; i < rows; ++i) units.add_streams(w[i], 0, known);
         normalise(units, OF_X, t, 0, known, rows, x);
         normalise(units, OF_H, t, 0, known, rows, [w](i64 i) { return w[i].zh; });
         if (G == 1) {
-            for (i64 i = 0; i < rows; ++i) units.template rnn_out<SPLIT>(w[i]);
+            for (i64 i = 0; i < rows; ++i) units.template rnn_out<IN>(w[i]);
         } else if (G == 3) {
             for (i64 i = 0; i < rows; ++i) {
-                units.template gru_gates<SPLIT>(w[i]);
-                if (known < G) units.template candidate_streams<SPLIT>(w[i]);
+                units.template gru_gates<IN>(w[i]);
+                if (known < G) units.template candidate_streams<IN>(w[i]);
             }
             if (known < G) normalise(units, OF_X, t, known, 1, rows, x);
-            for (i64 i = 0; i < rows; ++i) units.template gru_out<SPLIT>(w[i]);
+            for (i64 i = 0; i < rows; ++i) units.template gru_out<IN>(w[i]);
         } else {
-            for (i64 i = 0; i < rows; ++i) units.template lstm_gates<SPLIT>(w[i]);
+            for (i64 i = 0; i < rows; ++i) units.template lstm_gates<IN>(w[i]);
             if (n.cell) normalise_cell(units, t, w, rows);
-            for (i64 i = 0; i < rows; ++i) units.lstm_out(w[i]);
+            for (i64 i = 0; i < rows; ++i) units.template lstm_out<IN>(w[i]);
         }
     }
     // c itself goes on to the next step.
@@ -209,7 +209,7 @@ template <class T> struct BatchNorm {
     // `of_step`: the vectors of `sums`. `all`: as many, added to.
     void backward(const Backward<T>* w, i64 rows, const Vectors<T>& of_step, T* all, ParallelFor run) {
         share_units(run, rows, [&](const Layer<T>& units) {
-            split() ? backward<true>(units, w, rows, of_step) : backward<false>(units, w, rows, of_step);
+            split() ? backward<TWO>(units, w, rows, of_step) : backward<ONE>(units, w, rows, of_step);
             units.pieces(0, G, [&](i64 from, i64 count) {
                 for (i64 j = from; j < from + count; ++j) {
                     of_step.gain_x[j] *= place[OF_X].r[j];
@@ -220,22 +220,22 @@ template <class T> struct BatchNorm {
         });
         for (i64 j = 0; j < VECTORS * Z; ++j) all[j] += sums[j];
     }
-    template <bool SPLIT>
+    template <Streams IN>
     void backward(const Layer<T>& units, const Backward<T>* w, i64 rows, const Vectors<T>& of_step) {
         const auto through_x = [&](i64 first, i64 gates) {
-            for (i64 i = 0; i < rows; ++i) units.template gates_backward<SPLIT>(w[i], w[i].temporary, first, gates);
+            for (i64 i = 0; i < rows; ++i) units.template gates_backward<IN>(w[i], w[i].temporary, first, gates);
             through_moments(units, OF_X, first, gates, rows, [w](i64 i) { return w[i].dzx; },
                 [w](i64 i) { return w[i].zx; }, of_step.outside_x, of_step.gain_x);
         };
         if (G == 1) {
-            for (i64 i = 0; i < rows; ++i) units.template rnn_out_backward<SPLIT>(w[i]);
+            for (i64 i = 0; i < rows; ++i) units.template rnn_out_backward<IN>(w[i]);
         } else if (G == 3) {
-            for (i64 i = 0; i < rows; ++i) units.template gru_out_backward<SPLIT>(w[i]);
+            for (i64 i = 0; i < rows; ++i) units.template gru_out_backward<IN>(w[i]);
         } else {
-            for (i64 i = 0; i < rows; ++i) units.template lstm_out_backward<SPLIT>(w[i]);
+            for (i64 i = 0; i < rows; ++i) units.template lstm_out_backward<IN>(w[i]);
             through_moments(units, OF_C, 0, 1, rows, [&](i64 i) { return units.cell_gradient(w[i]); },
                 [w](i64 i) { return w[i].saved_c; }, of_step.bias_c, of_step.gain_c);
-            for (i64 i = 0; i < rows; ++i) units.template lstm_gates_backward<SPLIT>(w[i]);
+            for (i64 i = 0; i < rows; ++i) units.template lstm_gates_backward<IN>(w[i]);
         }
         const i64 known = known_gates();
         if (known < G) {
@@ -246,7 +246,7 @@ template <class T> struct BatchNorm {
         const auto copy = [&](T* to, const T* from, i64 gates) {
             units.pieces(0, gates, [&](i64 k, i64 count) { memcpy(to + k, from + k, count * sizeof(T)); });
         };
-        if (SPLIT) {  // one gradient for both streams, but for a GRU's candidate
+        if (IN == TWO) {  // one gradient for both streams, but for a GRU's candidate
             copy(of_step.outside_h, of_step.outside_x, G == 3 ? 2 : G);
             through_moments(units, OF_H, 0, G, rows, [w](i64 i) { return w[i].dzh; }, [w](i64 i) { return w[i].zh; },
                 of_step.outside_h, of_step.gain_h);

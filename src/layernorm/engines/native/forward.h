@@ -42,7 +42,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     }
 
     // How many numbers of a row of summed inputs the products make. The others, up to Z, only keep rows apart.
-    i64 width() const { return round_up(G * Hp, PANEL<F>); }
+    i64 width() const { return S::whole_columns(G * Hp); }
 
     void pack_parameters() {
         S::prepare_vectors();
@@ -114,7 +114,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         const ForwardPass& pass;
         T *zx, *zh, *h, *c, *m, *temporary;
         T* old;  // [2*Hp], h and c of a row before its step, if something of them is kept
-        Forward<T>* taken;  // the rows that count in a step, under batch norm
+        Forward<T>* taken;  // the rows that go through a step together
         X *x, *h_factors, *m_factors;  // what the products read; h and m themselves, if they are of that type
         RowStatistics<T>* statistics;
         int8_t* rounded;
@@ -137,11 +137,11 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
                 cursor.take(h_factors, rows * pass.Wh);
                 cursor.take(m_factors, pass.n.projected ? rows * pass.Wm : 0);
             }
-            const i64 together = pass.n.batch_norm ? rows : 1;
+            const i64 together = pass.rows_at_once(rows);
             cursor.take(temporary, together * 4 * pass.Hp);
             cursor.take(old, pass.keeps_old_state() ? together * 2 * pass.Hp : 0);
-            cursor.take(taken, pass.n.batch_norm ? rows : 0);
-            cursor.take(statistics, 1);
+            cursor.take(taken, together);
+            cursor.take(statistics, together);
             cursor.take(rounded, pass.quantized() ? ROUNDED_ROWS * round_up(most(pass.I, pass.P), BYTES) : 0);
         }
     };
@@ -250,23 +250,19 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             dense_gates<X>({part.h_factors, 1, 0, rows, Wh}, given(n.w_hh), P, zh, 0);
         else
             S::multiply({part.h_factors, 1, 0, rows, Wh}, S::hh, zh, 0, Z, width());
-        i64 taken = 0;
-        for (i64 r = 0; r < rows; ++r) {
-            if (!S::counts(t, b0 + r)) continue;
-            if (!S::active(t, b0 + r)) memset(zx + r * Z, 0, Z * sizeof(T));
-            const Forward<T> w = begin_row(t, b0, r, zx + r * Z, zh + r * Z, part);
-            if (n.batch_norm) {
-                part.taken[taken++] = w;
-            } else {
-                layer.forward(w);
-                end_row(t, b0, r, w, part);
+        const i64 together = S::rows_at_once(rows);
+        for (i64 first = 0; first < rows; first += together) {
+            i64 taken = 0;
+            for (i64 r = first; r < least(rows, first + together); ++r) {
+                if (!S::counts(t, b0 + r)) continue;
+                if (!S::active(t, b0 + r)) memset(zx + r * Z, 0, Z * sizeof(T));
+                part.taken[taken] = begin_row(t, b0, r, zx + r * Z, zh + r * Z, r - first, part), ++taken;
             }
-        }
-        if (n.batch_norm) {
-            batch_norm.forward(t, part.taken, taken, run);
+            if (n.batch_norm) batch_norm.forward(t, part.taken, taken, run);
+            else layer.forward(part.taken, taken);
             taken = 0;
-            for (i64 r = 0; r < rows; ++r)
-                if (S::counts(t, b0 + r)) end_row(t, b0, r, part.taken[taken++], part);
+            for (i64 r = first; r < least(rows, first + together); ++r)
+                if (S::counts(t, b0 + r)) end_row(t, b0, r, part.taken[taken++], old_state(r - first, part), part);
         }
         if (n.projected) project(t, b0, rows, part);
         for (i64 r = 0; r < R; ++r) {
@@ -279,33 +275,34 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     }
 
     bool keeps_old_state() const { return n.kept_h || n.kept_c || n.batch_norm == MADE_WITH_ENDED; }
-    T* old_state(i64 r, const Part& part) const { return part.old + (n.batch_norm ? r * 2 * Hp : 0); }
+    T* old_state(i64 place, const Part& part) const { return part.old + place * 2 * Hp; }
 
-    Forward<T> begin_row(i64 t, i64 b0, i64 r, T* zx, T* zh, Part& part) const {
+    // place: that of the row among those that go through the step together.
+    Forward<T> begin_row(i64 t, i64 b0, i64 r, T* zx, T* zh, i64 place, Part& part) const {
         const i64 at = S::line(t, b0 + r);
         if (n.saved_x) memset(zx + width(), 0, (Z - width()) * sizeof(T));
         if (saves_h()) memset(zh + width(), 0, (Z - width()) * sizeof(T));
         T *h = n.projected ? part.m + r * Hp : part.h + r * Wh, *c = part.c + r * Hp;
-        RowStatistics<T>* statistics = n.saved_statistics ? S::statistics(at) : part.statistics;
+        RowStatistics<T>* statistics = n.saved_statistics ? S::statistics(at) : part.statistics + place;
         *statistics = RowStatistics<T>::none();
-        if (keeps_old_state() && !n.projected) memcpy(old_state(r, part), h, P * sizeof(T));
-        if (keeps_old_state() && n.c0) memcpy(old_state(r, part) + Hp, c, H * sizeof(T));
-        T* temporary = part.temporary + (n.batch_norm ? r * 4 * Hp : 0);
+        if (keeps_old_state() && !n.projected) memcpy(old_state(place, part), h, P * sizeof(T));
+        if (keeps_old_state() && n.c0) memcpy(old_state(place, part) + Hp, c, H * sizeof(T));
+        T* temporary = part.temporary + place * 4 * Hp;
         return {zx, zh, c, h, n.batch_norm && n.cell ? temporary + Hp : c, n.saved_c ? out(n.saved_c) + at * Hp : nullptr,
             statistics, temporary};
     }
-    void end_row(i64 t, i64 b0, i64 r, const Forward<T>& w, Part& part) const {
+    void end_row(i64 t, i64 b0, i64 r, const Forward<T>& w, const T* old, Part& part) const {
         const i64 at = S::line(t, b0 + r);
         if (n.saved_h && !n.split) memcpy(out(n.saved_h) + at * Hp, w.zh + 2 * Hp, Hp * sizeof(T));
         if (!S::active(t, b0 + r)) {
-            if (!n.projected) memcpy(w.h, old_state(r, part), P * sizeof(T));
-            if (n.c0) memcpy(w.c, old_state(r, part) + Hp, H * sizeof(T));
+            if (!n.projected) memcpy(w.h, old, P * sizeof(T));
+            if (n.c0) memcpy(w.c, old + Hp, H * sizeof(T));
             return;
         }
         const T *share_h = n.projected ? nullptr : S::kept_at(n.kept_h, t, b0 + r, P);
         const T* share_c = S::kept_at(n.kept_c, t, b0 + r, H);
-        if (share_h) keep(w.h, old_state(r, part), share_h, P);
-        if (share_c) keep(w.c, old_state(r, part) + Hp, share_c, H);
+        if (share_h) keep(w.h, old, share_h, P);
+        if (share_c) keep(w.c, old + Hp, share_c, H);
         if (n.saved_kept) memcpy(out(n.saved_kept) + at * Hp, w.c, Hp * sizeof(T));
         if (!n.projected) read_h(b0 + r, r, part);
     }
@@ -325,7 +322,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     // h = W_hr m, for the rows that took the step.
     void project(i64 t, i64 b0, i64 rows, Part& part) {
         for (i64 r = 0; r < rows; ++r) S::as_factors(part.m_factors + r * Wm, part.m + r * Hp, Hp);
-        S::multiply({part.m_factors, 1, 0, rows, Wm}, S::hr, part.zh, 0, W, W);
+        S::multiply({part.m_factors, 1, 0, rows, Wm}, S::hr, part.zh, 0, W, S::whole_columns(P));
         for (i64 r = 0; r < rows; ++r) {
             if (!S::active(t, b0 + r)) continue;
             T *h = part.h + r * Wh, *made = part.zh + r * W;

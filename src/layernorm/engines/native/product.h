@@ -21,14 +21,14 @@ template <class F> struct Panels {
 };
 
 // Adds to `acc` the products of a tile, as far as A can be read by vectors, and returns for how many k it has.
-template <class F, int MR, int PANELS>
-INLINE i64 add_by_lanes(V<SumOf<F>> (*acc)[2 * PANELS], const F* a, i64 row, i64 column, const F* b, i64 K) {
-    constexpr int N = LANES<F>, WIDTH = 2 * PANELS;
+template <class F, int MR, int WIDTH>
+INLINE i64 add_by_lanes(V<SumOf<F>> (*acc)[WIDTH], const F* a, i64 row, i64 column, const F* b, i64 K) {
+    constexpr int N = LANES<F>;
     const auto read_b = [&](V<F>* right, i64 k) __attribute__((always_inline)) {
 #pragma GCC unroll 8
         for (int j = 0; j < WIDTH; ++j) {
             right[j] = load(b + (j / 2) * K * PANEL<F> + k * PANEL<F> + (j % 2) * N);
-            if (PANELS == 1 && N == 4) Set::keep(right[j]);  // or GCC 12 moves sums from register to register
+            if (WIDTH <= 2 && N == 4) Set::keep(right[j]);  // or GCC 12 moves sums from register to register
         }
     };
     i64 k = 0;
@@ -64,36 +64,37 @@ INLINE i64 add_by_lanes(V<SumOf<F>> (*acc)[2 * PANELS], const F* a, i64 row, i64
     return k;
 }
 
-// C[MR][PANELS * PANEL] (+)= A[MR][K] B; factor (r, k) of A is a[r * row + k * column].
-template <class F, int MR, int PANELS, bool ADD>
+// C[MR][WIDTH vectors] (+)= A[MR][K] B; factor (r, k) of A is a[r * row + k * column]. B: the first vector of a panel, or
+// whole panels.
+template <class F, int MR, int WIDTH, bool ADD>
 static void tile(const F* a, i64 row, i64 column, const F* b, i64 K, SumOf<F>* c, i64 ldc) {
     using T = SumOf<F>;
-    V<T> acc[MR][2 * PANELS] = {};
+    V<T> acc[MR][WIDTH] = {};
 #pragma GCC unroll 12
     for (int r = 0; r < MR; ++r)  // C is far away, and is wanted when the sums are ready
 #pragma GCC unroll 8
-        for (int j = 0; j < 2 * PANELS; ++j) __builtin_prefetch(c + r * ldc + j * LANES<T>, 1);
+        for (int j = 0; j < WIDTH; ++j) __builtin_prefetch(c + r * ldc + j * LANES<T>, 1);
     i64 k = 0;
-    if constexpr (Set::BY_LANE) k = add_by_lanes<F, MR, PANELS>(acc, a, row, column, b, K);
+    if constexpr (Set::BY_LANE) k = add_by_lanes<F, MR, WIDTH>(acc, a, row, column, b, K);
     for (; k < K; ++k) {
-        V<F> right[2 * PANELS];
+        V<F> right[WIDTH];
 #pragma GCC unroll 8
-        for (int j = 0; j < 2 * PANELS; ++j)
+        for (int j = 0; j < WIDTH; ++j)
             right[j] = load(b + (j / 2) * K * PANEL<F> + k * PANEL<F> + (j % 2) * LANES<F>);
         if (MR > 1)
 #pragma GCC unroll 8
-            for (int j = 0; j < 2 * PANELS; ++j) Set::keep(right[j]);
+            for (int j = 0; j < WIDTH; ++j) Set::keep(right[j]);
 #pragma GCC unroll 12
         for (int r = 0; r < MR; ++r) {
             const V<F> left = all(a[r * row + k * column]);
 #pragma GCC unroll 8
-            for (int j = 0; j < 2 * PANELS; ++j) add_product<F>(acc[r][j], left, right[j]);
+            for (int j = 0; j < WIDTH; ++j) add_product<F>(acc[r][j], left, right[j]);
         }
     }
 #pragma GCC unroll 12
     for (int r = 0; r < MR; ++r)
 #pragma GCC unroll 8
-        for (int j = 0; j < 2 * PANELS; ++j) {
+        for (int j = 0; j < WIDTH; ++j) {
             T* to = c + r * ldc + j * LANES<T>;
             store(to, ADD ? load(to) + acc[r][j] : acc[r][j]);
         }
@@ -108,15 +109,14 @@ constexpr i64 wide(i64 rows) {
     return rows == 2 || (Set::REGISTERS == 32 && rows <= Set::TILE / 2) ? 2 : 1;
 }
 
-template <class F, int... ROW> static Tile<F> tile_of(i64 rows, bool wider, const Lanes<ROW...>&) {
-    static constexpr Tile<F> narrow[] = {tile<F, ROW + 1, 1, false>...};
-    static constexpr Tile<F> wider_ones[] = {tile<F, ROW + 1, wide(ROW + 1), false>...};
-    return (wider ? wider_ones : narrow)[rows - 1];
+// The tile of so many rows: of one vector, of a panel, or of wide(rows) panels.
+enum Width { VECTOR, ONE_PANEL, WIDE };
+template <class F, int... ROW> static Tile<F> tile_of(i64 rows, Width width, const Lanes<ROW...>&) {
+    static constexpr Tile<F> tiles[3][TILE] = {{tile<F, ROW + 1, 1, false>...}, {tile<F, ROW + 1, 2, false>...},
+        {tile<F, ROW + 1, 2 * wide(ROW + 1), false>...}};
+    return tiles[width][rows - 1];
 }
-// The tile of so many rows, and of one panel or of wide(rows).
-template <class F> static Tile<F> tile_of(i64 rows, i64 panels) {
-    return tile_of<F>(rows, panels > 1, AllLanes<TILE>{});
-}
+template <class F> static Tile<F> tile_of(i64 rows, Width width) { return tile_of<F>(rows, width, AllLanes<TILE>{}); }
 
 // C = A B for `outer` blocks of `rows` rows each; rows lda numbers, blocks `outer_a` apart. C has `columns` columns, of
 // which those beyond the last whole panel go through a buffer.
@@ -140,12 +140,13 @@ static void product(
                 SumOf<F>* to = c + o * outer_c + r * ldc + p * PANEL<F>;
                 if (p < whole) {
                     for (i64 q = 0; q < panels; q += at_once)
-                        tile_of<F>(m, at_once)(a, lda, 1, B.panel(p + q), B.K, to + q * PANEL<F>, ldc);
+                        tile_of<F>(m, at_once > 1 ? WIDE : ONE_PANEL)(a, lda, 1, B.panel(p + q), B.K, to + q * PANEL<F>, ldc);
+                } else if (const i64 rest = columns - p * PANEL<F>; rest == LANES<F>) {
+                    tile_of<F>(m, VECTOR)(a, lda, 1, B.panel(p), B.K, to, ldc);
                 } else {
                     SumOf<F> part[TILE * PANEL<F>];
-                    tile_of<F>(m, 1)(a, lda, 1, B.panel(p), B.K, part, PANEL<F>);
-                    for (i64 i = 0; i < m; ++i)
-                        memcpy(to + i * ldc, part + i * PANEL<F>, (columns - p * PANEL<F>) * sizeof *to);
+                    tile_of<F>(m, rest < LANES<F> ? VECTOR : ONE_PANEL)(a, lda, 1, B.panel(p), B.K, part, PANEL<F>);
+                    for (i64 i = 0; i < m; ++i) memcpy(to + i * ldc, part + i * PANEL<F>, rest * sizeof *to);
                 }
             }
     }

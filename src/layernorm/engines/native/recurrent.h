@@ -2,7 +2,8 @@
 // (a row), forward and backward, for each network; sequence.h, forward.h and backward.h: the order of steps, products and rows.
 //
 // The blueprint is equations/{rnn,lstm,gru}.py, whose names are kept. Summed inputs are kept as they are, and
-// normalised where they are used: z_hat = (z - mean) * r.
+// normalised where they are used: z_hat = (z - mean) * r. Several rows go through each part of a step together, so that
+// the processor works on one while it waits for another.
 #pragma once
 
 #include "sites.h"
@@ -28,7 +29,11 @@ template <class T> struct Means {
     T d, product;
 };
 
-// One row. zx, zh: its summed inputs [G*Hp]; with one stream their sum is left in zx. temporary: [4*Hp].
+// What becomes of W x and U h before the gates: they are added, their sum is normalised, or each of them is.
+enum Streams { ADDED, ONE, TWO };
+
+// One row. zx, zh: its summed inputs [G*Hp]; with one stream their sum is left in zx. Where they are only added the gates
+// are left there, which are all that the backward needs. temporary: [4*Hp].
 template <class T> struct Forward {
     T *zx, *zh;
     T *c, *h;  // [Hp], the state before and after
@@ -57,6 +62,7 @@ template <class T> INLINE void add(T* z, V<T> more) { store<T>(z, load(z) + more
 template <class T> struct Layer {
     i64 G, H, Hp;
     i64 from, to;  // the units of each gate that are looked at; what is normalised over the units needs all, 0 to Hp
+    Streams streams;
     bool split, per_gate, all, norm_x, norm_h, carry, cell, relu, has_inside_x, has_inside_h;
     Norming norming;
     T forget_bias, gate_clip;
@@ -71,6 +77,10 @@ template <class T> struct Layer {
         for (i64 g = first; g < first + gates; ++g) f(g * Hp + from, to - from);
     }
 
+    void find_statistics(const Forward<T>* w, i64 rows, i64 first, i64 gates) const {
+        for (i64 r = 0; r < rows; ++r) find_statistics(w[r].zx, norm_x, first, gates, w[r].statistics->x);
+        for (i64 r = 0; split && r < rows; ++r) find_statistics(w[r].zh, norm_h, first, gates, w[r].statistics->h);
+    }
     void find_statistics(const T* z, bool norm, i64 first, i64 gates, Statistics<T>* found) const {
         const i64 step = per_gate ? 1 : gates;
         for (i64 g = first; g < first + gates; g += step) {
@@ -80,7 +90,7 @@ template <class T> struct Layer {
     }
 
     // What is normalised, the two streams or their sum: gates first ... first + gates - 1.
-    void streams(const Forward<T>& w, i64 first, i64 gates) const {
+    void add_streams(const Forward<T>& w, i64 first, i64 gates) const {
         pieces(first, gates, [&](i64 k, i64 n) {
             if (!split) add(w.zx + k, w.zh + k, n);
             if (has_inside_x) add(w.zx + k, p.inside_x + k, n);
@@ -88,24 +98,24 @@ template <class T> struct Layer {
         });
     }
     // The same ready for the gains.
-    void sites(const Forward<T>& w, i64 first, i64 gates) const {
-        streams(w, first, gates);
-        find_statistics(w.zx, norm_x, first, gates, w.statistics->x);
-        if (split) find_statistics(w.zh, norm_h, first, gates, w.statistics->h);
+    void sites(const Forward<T>* w, i64 rows, i64 first, i64 gates) const {
+        for (i64 r = 0; r < rows; ++r) add_streams(w[r], first, gates);
+        find_statistics(w, rows, first, gates);
     }
 
     INLINE V<T> hat(const T* z, i64 j, const Statistics<T>& s) { return (load(z + j) - s.mean) * s.r; }
 
     // The summed inputs of a gate's unit after gain and bias, j counted over all gates; outside_x holds both biases.
-    template <bool SPLIT, class Row> INLINE V<T> summed(const Vectors<T>& p, const Row& w, i64 gate, i64 j) {
+    template <Streams IN, class Row> INLINE V<T> summed(const Vectors<T>& p, const Row& w, i64 gate, i64 j) {
+        if constexpr (IN == ADDED) return load(w.zx + j) + load(w.zh + j) + load(p.outside_x + j);
         V<T> a = hat(w.zx, j, w.statistics->x[gate]) * load(p.gain_x + j) + load(p.outside_x + j);
-        if (SPLIT) a += hat(w.zh, j, w.statistics->h[gate]) * load(p.gain_h + j);
+        if (IN == TWO) a += hat(w.zh, j, w.statistics->h[gate]) * load(p.gain_h + j);
         return a;
     }
 
     // From da, the gradient of the summed inputs after gain and bias, to dzx and, if split, dzh. The candidate of a GRU
     // has one for W x and, Hp behind it, one for U h.
-    template <bool SPLIT> void gates_backward(const Backward<T>& w, const T* da, i64 first, i64 gates) const {
+    template <Streams IN> void gates_backward(const Backward<T>& w, const T* da, i64 first, i64 gates) const {
         const RowStatistics<T>& s = *w.statistics;
         T of_x[4], product_x[4], of_h[4], product_h[4];
         for (i64 g = first; g < first + gates; ++g) {
@@ -118,7 +128,7 @@ template <class T> struct Layer {
                 store<T>(w.dzx + j, d_x);
                 dx += d_x;
                 dx_hat += d_x * x;
-                if (SPLIT) {
+                if (IN == TWO) {
                     const V<T> h = hat(w.zh, j, s.h[g]), d = load(of_hidden + j), d_h = d * load(p.gain_h + j);
                     add<T>(w.sums.gain_h + j, d * h);
                     store<T>(w.dzh + j, d_h);
@@ -127,10 +137,10 @@ template <class T> struct Layer {
                 }
             }
             of_x[g] = Set::sum<T>(dx), product_x[g] = Set::sum<T>(dx_hat);
-            if (SPLIT) of_h[g] = Set::sum<T>(dh), product_h[g] = Set::sum<T>(dh_hat);
+            if (IN == TWO) of_h[g] = Set::sum<T>(dh), product_h[g] = Set::sum<T>(dh_hat);
         }
         if (norm_x) normalised_backward(w.dzx, of_x, product_x, w.zx, s.x, first, gates);
-        if (SPLIT && norm_h) normalised_backward(w.dzh, of_h, product_h, w.zh, s.h, first, gates);
+        if (IN == TWO && norm_h) normalised_backward(w.dzh, of_h, product_h, w.zh, s.h, first, gates);
     }
     void normalised_backward(
         T* d, const T* of_d, const T* of_product, const T* z, const Statistics<T>* s, i64 first, i64 gates) const {
@@ -142,6 +152,17 @@ template <class T> struct Layer {
             standardize_backward(d + g * Hp, sum_d / count, sum_product / count, z + g * Hp, s[g], span(step), norming);
         }
     }
+    // Where the gradients of the gates' summed inputs go after gain and bias; without these they are dzx.
+    template <Streams IN> INLINE T* gradients(const Backward<T>& w) { return IN == ADDED ? w.dzx : w.temporary; }
+    // From them to the two streams, of a network whose gates are normalised at one time.
+    template <Streams IN> void streams_backward(const Backward<T>& w) const {
+        if (IN == ADDED) {
+            pieces(0, G, [&](i64 k, i64 n) { add(w.sums.outside_x + k, w.dzx + k, n); });
+        } else {
+            gates_backward<IN>(w, w.temporary, 0, G);
+            inside_backward(w);
+        }
+    }
     void inside_backward(const Backward<T>& w) const {
         pieces(0, G, [&](i64 k, i64 n) {
             if (has_inside_x) add(w.sums.inside_x + k, w.dzx + k, n);
@@ -151,99 +172,118 @@ template <class T> struct Layer {
 
     // --- RNN, eq. 4 ---
 
-    template <bool SPLIT> void rnn(const Forward<T>& w) const {
-        sites(w, 0, 1);
-        rnn_out<SPLIT>(w);
+    template <Streams IN> void rnn(const Forward<T>* w, i64 rows) const {
+        if (IN != ADDED) sites(w, rows, 0, 1);
+        for (i64 r = 0; r < rows; ++r) rnn_out<IN>(w[r]);
     }
-    template <bool SPLIT> void rnn_out(const Forward<T>& w) const {
+    template <Streams IN> INLINED void rnn_out(const Forward<T>& w) const {
         for (i64 j = from; j < to; j += LANES<T>) {
-            const V<T> a = summed<SPLIT>(p, w, 0, j);
-            store<T>(w.h + j, relu ? LAYERNORM_ISA::relu<T>(a) : tanh<T>(a));
+            const V<T> a = summed<IN>(p, w, 0, j), h = relu ? LAYERNORM_ISA::relu<T>(a) : tanh<T>(a);
+            store<T>(w.h + j, h);
+            if (IN == ADDED) store<T>(w.zx + j, h);
         }
     }
 
-    template <bool SPLIT> void rnn_backward(const Backward<T>& w) const {
-        rnn_out_backward<SPLIT>(w);
-        gates_backward<SPLIT>(w, w.temporary, 0, 1);
-        inside_backward(w);
+    template <Streams IN> void rnn_backward(const Backward<T>* w, i64 rows) const {
+        for (i64 r = 0; r < rows; ++r) rnn_out_backward<IN>(w[r]);
+        for (i64 r = 0; r < rows; ++r) streams_backward<IN>(w[r]);
     }
-    template <bool SPLIT> void rnn_out_backward(const Backward<T>& w) const {
-        T* da = w.temporary;
+    template <Streams IN> INLINED void rnn_out_backward(const Backward<T>& w) const {
+        T* da = gradients<IN>(w);
         for (i64 j = from; j < to; j += LANES<T>) {
-            const V<T> a = summed<SPLIT>(p, w, 0, j), dh = load(w.dh + j), h = tanh<T>(a);
-            store<T>(da + j, relu ? (a > V<T>{} ? dh : V<T>{}) : dh * (T(1) - h * h));
+            const V<T> dh = load(w.dh + j);
+            if (relu) {
+                const V<T> a = IN == ADDED ? load(w.zx + j) : summed<IN>(p, w, 0, j);
+                store<T>(da + j, a > V<T>{} ? dh : V<T>{});
+            } else {
+                const V<T> h = IN == ADDED ? load(w.zx + j) : tanh<T>(summed<IN>(p, w, 0, j));
+                store<T>(da + j, dh * (T(1) - h * h));
+            }
             store<T>(w.dh + j, V<T>{});
         }
     }
 
     // --- LSTM, eqs. 20-22 ---
 
-    template <bool SPLIT> void lstm(const Forward<T>& w) const {
-        sites(w, 0, 4);
-        lstm_gates<SPLIT>(w);
-        w.statistics->c = cell ? statistics(w.c, span(1), norming) : Statistics<T>{0, 1};
-        lstm_out(w);
+    template <Streams IN> void lstm(const Forward<T>* w, i64 rows) const {
+        if (IN != ADDED) sites(w, rows, 0, 4);
+        for (i64 r = 0; r < rows; ++r) lstm_gates<IN>(w[r]);
+        for (i64 r = 0; cell && r < rows; ++r) w[r].statistics->c = statistics(w[r].c, span(1), norming);
+        for (i64 r = 0; r < rows; ++r) lstm_out<IN>(w[r]);
     }
-    template <bool SPLIT> void lstm_gates(const Forward<T>& w) const {
-        T* out = w.temporary;
+    // One gate, o, is needed again once c is there.
+    template <Streams IN> INLINE T* out_gate(T* zx, T* temporary, i64 Hp) { return IN == ADDED ? zx + 3 * Hp : temporary; }
+    template <Streams IN> INLINED void lstm_gates(const Forward<T>& w) const {
+        T* out = out_gate<IN>(w.zx, w.temporary, Hp);
         for (i64 j = from; j < to; j += LANES<T>) {
-            const V<T> i = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
-            const V<T> f = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias);
-            const V<T> g = tanh<T>(summed<SPLIT>(p, w, 2, 2 * Hp + j));
-            store<T>(out + j, sigmoid<T>(summed<SPLIT>(p, w, 3, 3 * Hp + j)));
-            store<T>(w.c + j, f * load(w.c + j) + i * g);
+            const V<T> i = sigmoid<T>(summed<IN>(p, w, 0, j));
+            const V<T> f = sigmoid<T>(summed<IN>(p, w, 1, Hp + j) + forget_bias);
+            const V<T> g = tanh<T>(summed<IN>(p, w, 2, 2 * Hp + j)), o = sigmoid<T>(summed<IN>(p, w, 3, 3 * Hp + j));
+            const V<T> c = f * load(w.c + j) + i * g;
+            if (IN == ADDED) store<T>(w.zx + j, i), store<T>(w.zx + Hp + j, f), store<T>(w.zx + 2 * Hp + j, g);
+            store<T>(out + j, o);
+            store<T>(w.c + j, c);
+            if (w.saved_c) store<T>(w.saved_c + j, c);
         }
-        if (w.saved_c) memcpy(w.saved_c + from, w.c + from, (to - from) * sizeof(T));
     }
-    void lstm_out(const Forward<T>& w) const {
-        const T* out = w.temporary;
-        const Statistics<T> s = w.statistics->c;
+    template <Streams IN> INLINED void lstm_out(const Forward<T>& w) const {
+        const T* out = out_gate<IN>(w.zx, w.temporary, Hp);
         for (i64 j = from; j < to; j += LANES<T>) {
-            const V<T> y = hat(w.normalised_c, j, s) * load(p.gain_c + j) + load(p.bias_c + j);
+            V<T> y = load(w.normalised_c + j);
+            if (cell) y = (y - w.statistics->c.mean) * w.statistics->c.r * load(p.gain_c + j) + load(p.bias_c + j);
             store<T>(w.h + j, load(out + j) * tanh<T>(y));
             if (carry) store<T>(w.c + j, y);
         }
     }
 
-    template <bool SPLIT> void lstm_backward(const Backward<T>& w) const {
-        const Means<T> means = lstm_out_backward<SPLIT>(w);
-        if (cell)
-            standardize_backward(
-                cell_gradient(w), means.d, means.product, w.saved_c, w.statistics->c, span(1), norming);
-        lstm_gates_backward<SPLIT>(w);
-        gates_backward<SPLIT>(w, w.temporary, 0, 4);
-        inside_backward(w);
+    template <Streams IN> void lstm_backward(const Backward<T>* w, i64 rows) const {
+        for (i64 r = 0; r < rows; ++r) {
+            const Means<T> means = lstm_out_backward<IN>(w[r]);
+            if (cell)
+                standardize_backward(cell_gradient(w[r]), means.d, means.product, w[r].saved_c, w[r].statistics->c, span(1),
+                    norming);
+        }
+        for (i64 r = 0; r < rows; ++r) lstm_gates_backward<IN>(w[r]);
+        for (i64 r = 0; r < rows; ++r) streams_backward<IN>(w[r]);
     }
     T* cell_gradient(const Backward<T>& w) const { return w.temporary + 4 * Hp; }
+    // The gate k of the unit j, as in `lstm_gates`.
+    template <Streams IN, int k> INLINED V<T> lstm_gate(const Backward<T>& w, i64 j) const {
+        const i64 at = k * Hp + j;
+        if (IN == ADDED) return load(w.zx + at);
+        const V<T> a = summed<IN>(p, w, k, at);
+        return k == 2 ? tanh<T>(a) : sigmoid<T>(k == 1 ? a + forget_bias : a);
+    }
     // The gradient of o's summed inputs, and of c from h, times gain_c. With all units: its mean, and that of its product
     // with c_hat.
-    template <bool SPLIT> Means<T> lstm_out_backward(const Backward<T>& w) const {
-        T *da = w.temporary, *dn_c = cell_gradient(w), *carried = dn_c + Hp;
-        const Statistics<T> s = w.statistics->c;
+    template <Streams IN> INLINED Means<T> lstm_out_backward(const Backward<T>& w) const {
+        T *da = gradients<IN>(w), *dn_c = cell_gradient(w), *carried = dn_c + Hp;
         V<T> of_d = {}, of_product = {};
         for (i64 j = from; j < to; j += LANES<T>) {
-            const V<T> o = sigmoid<T>(summed<SPLIT>(p, w, 3, 3 * Hp + j)), c_hat = hat(w.saved_c, j, s);
-            const V<T> tanh_c = tanh<T>(c_hat * load(p.gain_c + j) + load(p.bias_c + j)), dm = load(w.dh + j);
-            V<T> dn = dm * o * (T(1) - tanh_c * tanh_c);
-            if (carry) dn += load(w.dc + j);
-            const V<T> d = dn * load(p.gain_c + j);
+            const V<T> o = lstm_gate<IN, 3>(w, j), c = load(w.saved_c + j), dm = load(w.dh + j), dc = load(w.dc + j);
+            const V<T> c_hat = cell ? (c - w.statistics->c.mean) * w.statistics->c.r : c;
+            const V<T> tanh_c = tanh<T>(cell ? c_hat * load(p.gain_c + j) + load(p.bias_c + j) : c);
+            V<T> d = dm * o * (T(1) - tanh_c * tanh_c);
+            if (carry) d += dc;
+            if (cell) {
+                add<T>(w.sums.gain_c + j, d * c_hat);
+                add<T>(w.sums.bias_c + j, d);
+                d *= load(p.gain_c + j);
+                of_d += d;
+                of_product += d * c_hat;
+            }
             store<T>(da + 3 * Hp + j, dm * tanh_c * o * (T(1) - o));
-            add<T>(w.sums.gain_c + j, dn * c_hat);
-            add<T>(w.sums.bias_c + j, dn);
             store<T>(dn_c + j, d);
-            of_d += d;
-            of_product += d * c_hat;
-            store<T>(carried + j, carry ? V<T>{} : load(w.dc + j));
+            store<T>(carried + j, carry ? V<T>{} : dc);
             if (w.m) store<T>(w.m + j, o * tanh_c);
         }
-        return {Set::sum<T>(of_d) / T(H), Set::sum<T>(of_product) / T(H)};
+        return cell ? Means<T>{Set::sum<T>(of_d) / T(H), Set::sum<T>(of_product) / T(H)} : Means<T>{};
     }
-    template <bool SPLIT> void lstm_gates_backward(const Backward<T>& w) const {
-        T *da = w.temporary, *dn_c = cell_gradient(w), *carried = dn_c + Hp;
+    template <Streams IN> INLINED void lstm_gates_backward(const Backward<T>& w) const {
+        T *da = gradients<IN>(w), *dn_c = cell_gradient(w), *carried = dn_c + Hp;
         for (i64 j = from; j < to; j += LANES<T>) {
-            const V<T> i = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
-            const V<T> f = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias);
-            const V<T> g = tanh<T>(summed<SPLIT>(p, w, 2, 2 * Hp + j)), dc = load(dn_c + j) + load(carried + j);
+            const V<T> i = lstm_gate<IN, 0>(w, j), f = lstm_gate<IN, 1>(w, j), g = lstm_gate<IN, 2>(w, j);
+            const V<T> dc = load(dn_c + j) + load(carried + j);
             store<T>(da + j, dc * g * i * (T(1) - i));
             store<T>(da + Hp + j, dc * load(w.c_before + j) * f * (T(1) - f));
             store<T>(da + 2 * Hp + j, dc * i * (T(1) - g * g));
@@ -262,44 +302,40 @@ template <class T> struct Layer {
     // --- GRU, eqs. 26-28: the candidate is tanh(LN(W_n x) + r LN(U_n h)), or with one stream tanh(LN(W_n x + r U_n h));
     // normalised together with r and z it is then tanh(r LN(W x + U h)_n) ---
 
-    template <bool SPLIT> void gru(const Forward<T>& w) const {
-        sites(w, 0, all ? 3 : 2);
-        gru_gates<SPLIT>(w);
-        if (!all) candidate_sites<SPLIT>(w);
-        gru_out<SPLIT>(w);
+    template <Streams IN> void gru(const Forward<T>* w, i64 rows) const {
+        sites(w, rows, 0, all ? 3 : 2);
+        for (i64 r = 0; r < rows; ++r) gru_gates<IN>(w[r]);
+        for (i64 r = 0; !all && r < rows; ++r) candidate_streams<IN>(w[r]);
+        if (!all) find_statistics(w, rows, 2, 1);
+        for (i64 r = 0; r < rows; ++r) gru_out<IN>(w[r]);
     }
-    template <bool SPLIT> void gru_gates(const Forward<T>& w) const {
+    template <Streams IN> INLINED void gru_gates(const Forward<T>& w) const {
         T *z = w.temporary, *r = z + Hp;
         for (i64 j = from; j < to; j += LANES<T>) {
-            store<T>(r + j, sigmoid<T>(summed<SPLIT>(p, w, 0, j)));
-            store<T>(z + j, sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias));
+            store<T>(r + j, sigmoid<T>(summed<IN>(p, w, 0, j)));
+            store<T>(z + j, sigmoid<T>(summed<IN>(p, w, 1, Hp + j) + forget_bias));
         }
     }
-    template <bool SPLIT> void gru_out(const Forward<T>& w) const {
+    template <Streams IN> INLINED void gru_out(const Forward<T>& w) const {
         const i64 N = 2 * Hp;  // where the candidate begins
         const T *z = w.temporary, *r = z + Hp;
         for (i64 j = from; j < to; j += LANES<T>) {
-            const V<T> n = tanh<T>(candidate<SPLIT>(w, summed<false>(p, w, 2, N + j), load(r + j), j));
+            const V<T> n = tanh<T>(candidate<IN>(w, summed<ONE>(p, w, 2, N + j), load(r + j), j));
             store<T>(w.h + j, n + load(z + j) * (load(w.h + j) - n));
         }
     }
-    // `streams` and `sites` for a candidate that is normalised apart.
-    template <bool SPLIT> void candidate_streams(const Forward<T>& w) const {
+    // `add_streams` for a candidate that is normalised apart.
+    template <Streams IN> void candidate_streams(const Forward<T>& w) const {
         const i64 N = 2 * Hp;
         const T* r = w.temporary + Hp;
         if (has_inside_x) add(w.zx + N + from, p.inside_x + N + from, to - from);
         if (has_inside_h) add(w.zh + N + from, p.inside_h + N + from, to - from);
-        if (!SPLIT)
+        if (IN != TWO)
             for (i64 j = from; j < to; j += LANES<T>) add<T>(w.zx + N + j, load(r + j) * load(w.zh + N + j));
     }
-    template <bool SPLIT> void candidate_sites(const Forward<T>& w) const {
-        candidate_streams<SPLIT>(w);
-        find_statistics(w.zx, norm_x, 2, 1, w.statistics->x);
-        if (SPLIT) find_statistics(w.zh, norm_h, 2, 1, w.statistics->h);
-    }
     // What the candidate's tanh sees; x: its summed inputs on the side of W x, or of the one stream.
-    template <bool SPLIT, class Row> V<T> candidate(const Row& w, V<T> x, V<T> r, i64 j) const {
-        return SPLIT ? x + r * hidden_candidate(w, j) : all ? r * x : x;
+    template <Streams IN, class Row> V<T> candidate(const Row& w, V<T> x, V<T> r, i64 j) const {
+        return IN == TWO ? x + r * hidden_candidate(w, j) : all ? r * x : x;
     }
     // LN(U_n h)
     template <class Row> V<T> hidden_candidate(const Row& w, i64 j) const {
@@ -307,34 +343,37 @@ template <class T> struct Layer {
         return hat(w.zh, k, w.statistics->h[2]) * load(p.gain_h + k) + load(p.outside_h + k);
     }
 
-    template <bool SPLIT> void gru_backward(const Backward<T>& w) const {
-        gru_out_backward<SPLIT>(w);
+    template <Streams IN> void gru_backward(const Backward<T>* w, i64 rows) const {
+        for (i64 r = 0; r < rows; ++r) gru_out_backward<IN>(w[r]);
+        for (i64 r = 0; r < rows; ++r) gru_streams_backward<IN>(w[r]);
+    }
+    template <Streams IN> void gru_streams_backward(const Backward<T>& w) const {
         if (all) {
-            gates_backward<SPLIT>(w, w.temporary, 0, 3);
+            gates_backward<IN>(w, w.temporary, 0, 3);
         } else {
-            gates_backward<SPLIT>(w, w.temporary, 2, 1);
-            if (!SPLIT) gated_backward(w);
-            gates_backward<SPLIT>(w, w.temporary, 0, 2);
-            if (!SPLIT) memcpy(w.dzh, w.dzx, 2 * Hp * sizeof(T));
+            gates_backward<IN>(w, w.temporary, 2, 1);
+            if (IN != TWO) gated_backward(w);
+            gates_backward<IN>(w, w.temporary, 0, 2);
+            if (IN != TWO) memcpy(w.dzh, w.dzx, 2 * Hp * sizeof(T));
         }
         inside_backward(w);
     }
-    template <bool SPLIT> void gru_out_backward(const Backward<T>& w) const {
+    template <Streams IN> INLINED void gru_out_backward(const Backward<T>& w) const {
         const i64 N = 2 * Hp;
         T *da = w.temporary, *da_n = da + N, *of_hidden = da_n + Hp, *r = of_hidden + Hp;
         for (i64 j = from; j < to; j += LANES<T>) {
-            const V<T> reset = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
-            const V<T> z = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias);
-            const V<T> x = summed<false>(p, w, 2, N + j), n = tanh<T>(candidate<SPLIT>(w, x, reset, j));
+            const V<T> reset = sigmoid<T>(summed<IN>(p, w, 0, j));
+            const V<T> z = sigmoid<T>(summed<IN>(p, w, 1, Hp + j) + forget_bias);
+            const V<T> x = summed<ONE>(p, w, 2, N + j), n = tanh<T>(candidate<IN>(w, x, reset, j));
             const V<T> dh = load(w.dh + j), d = dh * (T(1) - z) * (T(1) - n * n);
-            const V<T> times = SPLIT ? hidden_candidate(w, j) : x;  // what r multiplies
+            const V<T> times = IN == TWO ? hidden_candidate(w, j) : x;  // what r multiplies
             store<T>(r + j, reset);
             store<T>(da + j, d * times * reset * (T(1) - reset));
             store<T>(da + Hp + j, dh * (load(w.h_before + j) - n) * z * (T(1) - z));
-            store<T>(da_n + j, !SPLIT && all ? d * reset : d);
+            store<T>(da_n + j, IN != TWO && all ? d * reset : d);
             store<T>(of_hidden + j, d * reset);
             store<T>(w.dh + j, dh * z);
-            if (SPLIT) add<T>(w.sums.outside_h + N + j, d * reset);
+            if (IN == TWO) add<T>(w.sums.outside_h + N + j, d * reset);
         }
     }
     // With one stream and a candidate normalised apart r multiplies U_n h, before the normalisation.
@@ -348,20 +387,24 @@ template <class T> struct Layer {
         }
     }
 
-    // --- one row of any network ---
+    // --- rows of any network ---
 
-    template <bool SPLIT> void forward(const Forward<T>& w) const {
-        if (G == 4) lstm<SPLIT>(w);
-        else if (G == 3) gru<SPLIT>(w);
-        else rnn<SPLIT>(w);
+    template <Streams IN> void forward(const Forward<T>* w, i64 rows) const {
+        if (G == 4) lstm<IN>(w, rows);
+        else if (G == 1) rnn<IN>(w, rows);
+        else if constexpr (IN != ADDED) gru<IN>(w, rows);
     }
-    template <bool SPLIT> void backward(const Backward<T>& w) const {
-        if (G == 4) lstm_backward<SPLIT>(w);
-        else if (G == 3) gru_backward<SPLIT>(w);
-        else rnn_backward<SPLIT>(w);
+    template <Streams IN> void backward(const Backward<T>* w, i64 rows) const {
+        if (G == 4) lstm_backward<IN>(w, rows);
+        else if (G == 1) rnn_backward<IN>(w, rows);
+        else if constexpr (IN != ADDED) gru_backward<IN>(w, rows);
     }
-    void forward(const Forward<T>& w) const { split ? forward<true>(w) : forward<false>(w); }
-    void backward(const Backward<T>& w) const { split ? backward<true>(w) : backward<false>(w); }
+    void forward(const Forward<T>* w, i64 rows) const {
+        streams == ADDED ? forward<ADDED>(w, rows) : streams == ONE ? forward<ONE>(w, rows) : forward<TWO>(w, rows);
+    }
+    void backward(const Backward<T>* w, i64 rows) const {
+        streams == ADDED ? backward<ADDED>(w, rows) : streams == ONE ? backward<ONE>(w, rows) : backward<TWO>(w, rows);
+    }
 };
 
 }  // namespace LAYERNORM_ISA

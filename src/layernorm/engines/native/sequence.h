@@ -10,6 +10,7 @@ namespace LAYERNORM_ISA {
 constexpr i64 STEP_SHARED = 128 << 10;       // a product of few rows is shared out at every step if W_hh is larger
 constexpr i64 BATCH_NORM_SHARED = 256 << 10;  // under batch norm a step's product of more multiplications is shared out
 constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
+constexpr i64 ROW_BYTES = 16 << 10;          // of summed inputs, of rows that go through a step together
 constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5, OF_GATES = 6;  // of the eight vectors
 
 // T: what is computed in. E: the type of x, of states and weights, of results, and of their gradients.
@@ -44,6 +45,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
         layer.split = n.split, layer.per_gate = n.together == 1, layer.all = G == 3 && n.together == 3;
         layer.norm_x = (n.norm & NORMS_X) && !n.batch_norm, layer.norm_h = (n.norm & NORMS_H) && !n.batch_norm;
         layer.relu = n.relu, layer.cell = n.cell != 0, layer.carry = n.cell == 2;
+        layer.streams = n.split ? TWO : G == 3 || n.norm || n.batch_norm || n.gain_x ? ONE : ADDED;
         layer.norming = {n.rms != 0, n.deviation != 0, n.eps};
         layer.forget_bias = T(n.forget_bias);
         layer.gate_clip = T(n.gate_clip);
@@ -70,6 +72,10 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
         if (A.rows >= A.outer) multiply(A, W, c, outer_c, ldc, width);
         else multiply({A.a, A.rows, A.lda, A.outer, A.outer_a}, W, c, ldc, outer_c, width);
     }
+    // How many of `rows` go through the parts of a step together: as many as stay in the nearest cache meanwhile.
+    i64 rows_at_once(i64 rows) const { return n.batch_norm ? rows : most(1, least(rows, ROW_BYTES / i64(Z * sizeof(T)))); }
+    // As many columns of a product as fill what it is made in, vectors or tiles.
+    static i64 whole_columns(i64 n) { return round_up(n, TILED<F> ? PANEL<F> : LANES<F>); }
     // n numbers and the zeros after them.
     static i64 whole(i64 n) { return round_up(n, WHOLE<F>); }
 
@@ -182,6 +188,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
         // Both biases at once, but for the part of a GRU's candidate that r multiplies.
         const i64 together = G == 3 && n.split ? 2 * Hp : G * Hp;
         for (i64 j = 0; j < together; ++j) p.outside_x[j] += p.outside_h[j];
+        for (i64 j = 0; layer.streams == ADDED && j < G * Hp; ++j) p.outside_x[j] += p.inside_x[j] + p.inside_h[j];
     }
 
     // The matrix row of padded unit j; -1 where there is none.

@@ -20,7 +20,8 @@
 #endif
 #endif
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINED inline __attribute__((always_inline))
+#define INLINE static INLINED
 
 namespace LAYERNORM_ISA {
 
