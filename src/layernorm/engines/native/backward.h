@@ -10,7 +10,7 @@
 namespace LAYERNORM_ISA {
 
 constexpr i64 BACKWARD_ROWS = 384;           // rows of dz in a block of the backward
-constexpr i64 ROW_GROUPS = 32;               // the parameters' gradients are first summed within groups of rows
+constexpr i64 ROW_GROUPS = 16;               // the parameters' gradients are first summed within groups of rows
 
 template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, E, Factors...> {
     using S = Sequence<T, E, Factors...>;
@@ -208,9 +208,10 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         for (i64 b = b0; b < b1; ++b) {  // the gradient of h after the step, for the rows that took it
             X* factors = dht + in_block(t, b) * W;
             T* d = n.projected ? as_wide(factors, part.dht) : part.dm + (b - b0) * W;
-            memset(d, 0, W * sizeof(T));
-            if (S::active(t, b)) {
-                memcpy(d, dh + b * W, P * sizeof(T));
+            if (!S::active(t, b)) {
+                memset(d, 0, W * sizeof(T));
+            } else {
+                convert(d, dh + b * W, W);  // with the zeros behind the units
                 if (n.d_output) add_elements(d, given(n.d_output) + S::line(t, b) * P, P);
                 if (const T* share = S::kept_at(n.kept_h, t, b, P)) part_ways(d, dh + b * W, share, P);
             }
@@ -299,27 +300,17 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
 
     // own: the row's place among those that go through the step together.
     Backward<T> begin_row(i64 t, i64 b, T* dm, i64 own, Part& part) {
-        const i64 at = S::line(t, b), q = in_block(t, b), before = S::time_before(t, b);
+        const i64 at = S::line(t, b), q = in_block(t, b);
         const i64 group = ((b + 1) * groups - 1) / first_rows;
         Backward<T> w;
-        T *h_before = part.h_before + own * W, *c_before = part.c_before + own * Hp;
-        memset(h_before, 0, W * sizeof(T));
-        if (const E* h = this->h_before(t, b)) {
-            convert(h_before, h, P);
-            if (n.dropout) S::drop(dropped + q * P, h, b);
-        }
-        memset(c_before, 0, Hp * sizeof(T));
-        if (S::cut(t, b)) {
-            if (n.restart_c) convert(c_before, given(n.restart_c) + b * H, H);
-        } else if (n.c0) {
-            if (before < 0) convert(c_before, given(n.c0) + b * H, H);
-            else c_after(before, b, c_before);
-        }
+        const E* h = n.dropout || G == 3 ? h_before(t, b) : nullptr;
+        if (n.dropout && h) S::drop(dropped + q * P, h, b);
+        if (G == 3) w.h_before = widened_state(part.h_before + own * W, h, P);
+        if (G == 4) w.c_before = c_before(t, b, part.c_before + own * Hp);
         w.zx = in(n.saved_x) + at * Z;
         w.zh = n.saved_h ? in(n.saved_h) + at * S::size_of_saved_h() : nullptr;
-        w.h_before = h_before, w.c_before = c_before;
         w.saved_c = n.saved_c ? in(n.saved_c) + at * Hp : nullptr;
-        w.statistics = n.batch_norm ? &part.none : S::statistics(at);
+        w.statistics = n.saved_statistics ? S::statistics(at) : &part.none;
         if (n.batch_norm && n.saved_c) w.saved_c = centre(part.centred + own * Hp, w.saved_c);
         w.dh = dm, w.dc = dc + b * Hp;
         w.dzx = as_wide(dzx + q * Z, part.dzx + own * Z);
@@ -353,19 +344,26 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         if (n.projected) memcpy(out(n.m) + at * H, w.m, H * sizeof(T));
     }
 
-    // The cell's state after the step at time t.
-    void c_after(i64 t, i64 b, T* to) const {
-        const i64 at = S::line(t, b);
+    // A row of a state [B][size] with zeros behind it, in the type that is computed in; null: zeros.
+    static const T* widened_state(T* to, const E* state, i64 size) {
+        memset(to, 0, round_up(size, PAD) * sizeof(T));
+        if (state) convert(to, state, size);
+        return to;
+    }
+    // The c that step t of row b starts from: where it lies, or in `to`.
+    const T* c_before(i64 t, i64 b, T* to) const {
+        const i64 before = S::time_before(t, b);
+        if (S::cut(t, b)) return widened_state(to, n.restart_c ? given(n.restart_c) + b * H : nullptr, H);
+        if (before < 0) return widened_state(to, given(n.c0) + b * H, H);
+        const i64 at = S::line(before, b);
         const T* c = in(n.saved_kept ? n.saved_kept : n.saved_c) + at * Hp;
-        if (n.saved_kept || !layer.carry) {
-            memcpy(to, c, Hp * sizeof(T));
-            return;
-        }
+        if (n.saved_kept || !layer.carry) return c;
         const Statistics<T> s = S::statistics(at)->c;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             const V<T> y = Layer<T>::hat(c, j, s) * load(layer.p.gain_c + j) + load(layer.p.bias_c + j);
             store<T>(to + j, y);
         }
+        return to;
     }
 
     // A row that did not take the step gives nothing to any sum, whatever its x holds.

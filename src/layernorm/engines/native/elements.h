@@ -159,9 +159,9 @@ template <class T> INLINE T widened(T x) { return x; }
 template <class T> INLINE T widened(BFloat16 x) { return same_bits<float>(uint32_t(x.bits) << 16); }
 // Copies n elements into another type: into the same, or between one that is computed in and a narrower one.
 template <class To, class From> INLINE void convert(To* to, const From* from, i64 n) {
-    if constexpr (SAME<To, From>) {
+    if constexpr (SAME<To, From> && sizeof(To) == 2) {
         memcpy(to, from, n * sizeof(To));
-    } else if constexpr (sizeof(To) > sizeof(From)) {
+    } else if constexpr (sizeof(To) >= sizeof(From)) {
         over<To>(n, [&](i64 j, i64 k) { narrow<To>(to + j, widen<To>(from + j, k), k); });
     } else {
         over<From>(n, [&](i64 j, i64 k) { narrow<From>(to + j, widen<From>(from + j, k), k); });

@@ -123,7 +123,8 @@ static inline SavedBlock saved_block(const Recurrent &n, int type) {
     const int64_t Hp = round_up(n.H, PAD), Z = row_of_summed_inputs(n), output = type == BFLOAT16 ? (n.P + 1) / 2 : n.P;
     const bool product = n.gates == 3 && n.together < 3;  // r multiplies U_n h before a normalisation
     const int64_t sizes[6] = {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0,
-        n.kept_c || (n.batch_norm && n.cell == 2) ? Hp : 0, n.batch_norm ? 0 : STATISTICS, n.prepared ? 0 : output};
+        n.kept_c || (n.batch_norm && n.cell == 2) ? Hp : 0, !n.batch_norm && (n.norm || n.cell) ? STATISTICS : 0,
+        n.prepared ? 0 : output};
     int64_t begins[6], end = 0;
     for (int i = 0; i < 6; ++i) {
         begins[i] = sizes[i] ? end : -1;

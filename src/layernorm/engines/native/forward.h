@@ -189,6 +189,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         Part part{R, R * most(1, least(T_end, STEP_BLOCK_BYTES / i64(R * Z * sizeof(T)))), *this};
         if (!of_part.arrange(part)) return S::failed.set();
         if (n.projected) memset(part.m_factors, 0, R * Wm * sizeof(X));
+        for (i64 r = 0; r < S::rows_at_once(R); ++r) part.statistics[r] = RowStatistics<T>::none();
         for (i64 r = 0; r < R; ++r) set_state(b0 + r, r, n.h0, n.c0, part);
         const auto time = [&](i64 step) { return n.reverse ? T_end - 1 - step : step; };
         for (i64 done = 0, steps; done < T_end; done += steps) {
@@ -270,7 +271,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             if (S::active(t, b0 + r) && n.dropout) convert(y, part.h + r * Wh, P);
             else if (S::active(t, b0 + r)) convert(y, part.h_result() + r * Wh, P);
             else nothing(t, b0 + r, y);
-            if (n.saved_output) memcpy(result(n.saved_output) + S::line(t, b0 + r) * P, y, P * sizeof(E));
+            if (n.saved_output) convert(result(n.saved_output) + S::line(t, b0 + r) * P, y, P);
         }
     }
 
@@ -280,11 +281,13 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     // place: that of the row among those that go through the step together.
     Forward<T> begin_row(i64 t, i64 b0, i64 r, T* zx, T* zh, i64 place, Part& part) const {
         const i64 at = S::line(t, b0 + r);
-        if (n.saved_x) memset(zx + width(), 0, (Z - width()) * sizeof(T));
-        if (saves_h()) memset(zh + width(), 0, (Z - width()) * sizeof(T));
+        if (const i64 rest = Z - width()) {
+            if (n.saved_x) memset(zx + width(), 0, rest * sizeof(T));
+            if (saves_h()) memset(zh + width(), 0, rest * sizeof(T));
+        }
         T *h = n.projected ? part.m + r * Hp : part.h + r * Wh, *c = part.c + r * Hp;
         RowStatistics<T>* statistics = n.saved_statistics ? S::statistics(at) : part.statistics + place;
-        *statistics = RowStatistics<T>::none();
+        if (n.saved_statistics) *statistics = RowStatistics<T>::none();
         if (keeps_old_state() && !n.projected) memcpy(old_state(place, part), h, P * sizeof(T));
         if (keeps_old_state() && n.c0) memcpy(old_state(place, part) + Hp, c, H * sizeof(T));
         T* temporary = part.temporary + place * 4 * Hp;

@@ -234,8 +234,8 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
             if (count == PANEL<F>) {  // so many numbers are a few vectors
                 join(line, here, PANEL<F>);
             } else {
+                for (i64 j = 0; j < PANEL<F>; j += LANES<F>) store(line + j, V<F>{});
                 join(line, here, count);
-                memset(static_cast<void*>(line + count), 0, (PANEL<F> - count) * sizeof(F));
             }
         }
     }
