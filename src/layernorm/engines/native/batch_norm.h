@@ -223,7 +223,7 @@ template <class T> struct BatchNorm {
     template <Streams IN>
     void backward(const Layer<T>& units, const Backward<T>* w, i64 rows, const Vectors<T>& of_step) {
         const auto through_x = [&](i64 first, i64 gates) {
-            for (i64 i = 0; i < rows; ++i) units.template gates_backward<IN>(w[i], w[i].temporary, first, gates);
+            for (i64 i = 0; i < rows; ++i) units.template gates_backward<IN>(w + i, 1, first, gates);
             through_moments(units, OF_X, first, gates, rows, [w](i64 i) { return w[i].dzx; },
                 [w](i64 i) { return w[i].zx; }, of_step.outside_x, of_step.gain_x);
         };

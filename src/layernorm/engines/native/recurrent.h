@@ -24,11 +24,6 @@ template <class T> struct RowStatistics {
     }
 };
 
-// Of a span: the mean of its gradient, and that of the gradient times z_hat.
-template <class T> struct Means {
-    T d, product;
-};
-
 // What becomes of W x and U h before the gates: they are added, their sum is normalised, or each of them is.
 enum Streams { ADDED, ONE, TWO };
 
@@ -78,15 +73,23 @@ template <class T> struct Layer {
     }
 
     void find_statistics(const Forward<T>* w, i64 rows, i64 first, i64 gates) const {
-        for (i64 r = 0; r < rows; ++r) find_statistics(w[r].zx, norm_x, first, gates, w[r].statistics->x);
-        for (i64 r = 0; split && r < rows; ++r) find_statistics(w[r].zh, norm_h, first, gates, w[r].statistics->h);
-    }
-    void find_statistics(const T* z, bool norm, i64 first, i64 gates, Statistics<T>* found) const {
         const i64 step = per_gate ? 1 : gates;
         for (i64 g = first; g < first + gates; g += step) {
-            const Statistics<T> s = norm ? statistics(z + g * Hp, span(step), norming) : Statistics<T>{0, 1};
-            for (i64 k = g; k < g + step; ++k) found[k] = s;
+            const auto of_gates = [=](Statistics<T>* found, const Statistics<T>& s) {
+                for (i64 k = g; k < g + step; ++k) found[k] = s;
+            };
+            find_statistics(rows, step, norm_x, [=](i64 r) { return w[r].zx + g * Hp; },
+                [&](i64 r, const Statistics<T>& s) { of_gates(w[r].statistics->x, s); });
+            if (split)
+                find_statistics(rows, step, norm_h, [=](i64 r) { return w[r].zh + g * Hp; },
+                    [&](i64 r, const Statistics<T>& s) { of_gates(w[r].statistics->h, s); });
         }
+    }
+    template <class Row, class Found>
+    void find_statistics(i64 rows, i64 gates, bool norm, const Row& row, const Found& found) const {
+        if (norm) statistics<T>(rows, span(gates), norming, row, found);
+        else
+            for (i64 r = 0; r < rows; ++r) found(r, Statistics<T>{0, 1});
     }
 
     // What is normalised, the two streams or their sum: gates first ... first + gates - 1.
@@ -113,54 +116,60 @@ template <class T> struct Layer {
         return a;
     }
 
-    // From da, the gradient of the summed inputs after gain and bias, to dzx and, if split, dzh. The candidate of a GRU
-    // has one for W x and, Hp behind it, one for U h.
-    template <Streams IN> void gates_backward(const Backward<T>& w, const T* da, i64 first, i64 gates) const {
-        const RowStatistics<T>& s = *w.statistics;
-        T of_x[4], product_x[4], of_h[4], product_h[4];
-        for (i64 g = first; g < first + gates; ++g) {
-            V<T> dx = {}, dx_hat = {}, dh = {}, dh_hat = {};
-            const T* of_hidden = da + (G == 3 && g == 2 ? Hp : 0);
-            for (i64 j = g * Hp + from; j < g * Hp + to; j += LANES<T>) {
-                const V<T> d = load(da + j), x = hat(w.zx, j, s.x[g]), d_x = d * load(p.gain_x + j);
-                add<T>(w.sums.outside_x + j, d);
-                add<T>(w.sums.gain_x + j, d * x);
-                store<T>(w.dzx + j, d_x);
-                dx += d_x;
-                dx_hat += d_x * x;
-                if (IN == TWO) {
-                    const V<T> h = hat(w.zh, j, s.h[g]), d = load(of_hidden + j), d_h = d * load(p.gain_h + j);
-                    add<T>(w.sums.gain_h + j, d * h);
-                    store<T>(w.dzh + j, d_h);
-                    dh += d_h;
-                    dh_hat += d_h * h;
-                }
-            }
-            of_x[g] = Set::sum<T>(dx), product_x[g] = Set::sum<T>(dx_hat);
-            if (IN == TWO) of_h[g] = Set::sum<T>(dh), product_h[g] = Set::sum<T>(dh_hat);
-        }
-        if (norm_x) normalised_backward(w.dzx, of_x, product_x, w.zx, s.x, first, gates);
-        if (IN == TWO && norm_h) normalised_backward(w.dzh, of_h, product_h, w.zh, s.h, first, gates);
-    }
-    void normalised_backward(
-        T* d, const T* of_d, const T* of_product, const T* z, const Statistics<T>* s, i64 first, i64 gates) const {
+    // From da, the gradient of the summed inputs after gain and bias (`gradients`), to dzx and, if split, dzh, in FOUR rows at
+    // most. The candidate of a GRU has one for W x and, Hp behind it, one for U h.
+    template <Streams IN> void gates_backward(const Backward<T>* w, i64 rows, i64 first, i64 gates) const {
+        GradientSums<T> of_x[4][FOUR], of_h[4][FOUR];
+        for (i64 r = 0; r < rows; ++r)
+            for (i64 g = first; g < first + gates; ++g) gate_backward<IN>(w[r], g, of_x[g][r], of_h[g][r]);
         const i64 step = per_gate ? 1 : gates;
         for (i64 g = first; g < first + gates; g += step) {
-            T sum_d = 0, sum_product = 0;
-            for (i64 k = g; k < g + step; ++k) sum_d += of_d[k], sum_product += of_product[k];
-            const T count = T(step * H);
-            standardize_backward(d + g * Hp, sum_d / count, sum_product / count, z + g * Hp, s[g], span(step), norming);
+            for (i64 k = g + 1; k < g + step; ++k)
+                for (i64 r = 0; r < rows; ++r) {
+                    of_x[g][r].d += of_x[k][r].d, of_x[g][r].product += of_x[k][r].product;
+                    of_h[g][r].d += of_h[k][r].d, of_h[g][r].product += of_h[k][r].product;
+                }
+            const i64 at = g * Hp;
+            if (norm_x)
+                standardize_backward(rows, span(step), norming, of_x[g], [=](i64 r) {
+                    return StandardizedRow<T>{w[r].dzx + at, w[r].zx + at, w[r].statistics->x[g]};
+                });
+            if (IN == TWO && norm_h)
+                standardize_backward(rows, span(step), norming, of_h[g], [=](i64 r) {
+                    return StandardizedRow<T>{w[r].dzh + at, w[r].zh + at, w[r].statistics->h[g]};
+                });
         }
+    }
+    template <Streams IN>
+    INLINED void gate_backward(const Backward<T>& w, i64 g, GradientSums<T>& of_x, GradientSums<T>& of_h) const {
+        const T *da = w.temporary, *of_hidden = da + (G == 3 && g == 2 ? Hp : 0);
+        const Statistics<T> in_x = w.statistics->x[g], in_h = w.statistics->h[g];
+        GradientSums<T> sum_x, sum_h;
+        for (i64 j = g * Hp + from; j < g * Hp + to; j += LANES<T>) {
+            const V<T> d = load(da + j), x = hat(w.zx, j, in_x), d_x = d * load(p.gain_x + j);
+            add<T>(w.sums.outside_x + j, d);
+            add<T>(w.sums.gain_x + j, d * x);
+            store<T>(w.dzx + j, d_x);
+            sum_x.d += d_x;
+            sum_x.product += d_x * x;
+            if (IN == TWO) {
+                const V<T> h = hat(w.zh, j, in_h), d = load(of_hidden + j), d_h = d * load(p.gain_h + j);
+                add<T>(w.sums.gain_h + j, d * h);
+                store<T>(w.dzh + j, d_h);
+                sum_h.d += d_h;
+                sum_h.product += d_h * h;
+            }
+        }
+        of_x = sum_x, of_h = sum_h;
     }
     // Where the gradients of the gates' summed inputs go after gain and bias; without these they are dzx.
     template <Streams IN> INLINE T* gradients(const Backward<T>& w) { return IN == ADDED ? w.dzx : w.temporary; }
     // From them to the two streams, of a network whose gates are normalised at one time.
-    template <Streams IN> void streams_backward(const Backward<T>& w) const {
-        if (IN == ADDED) {
-            pieces(0, G, [&](i64 k, i64 n) { add(w.sums.outside_x + k, w.dzx + k, n); });
-        } else {
-            gates_backward<IN>(w, w.temporary, 0, G);
-            inside_backward(w);
+    template <Streams IN> void streams_backward(const Backward<T>* w, i64 rows) const {
+        if (IN != ADDED) gates_backward<IN>(w, rows, 0, G);
+        for (i64 r = 0; r < rows; ++r) {
+            if (IN == ADDED) pieces(0, G, [&](i64 k, i64 n) { add(w[r].sums.outside_x + k, w[r].dzx + k, n); });
+            else inside_backward(w[r]);
         }
     }
     void inside_backward(const Backward<T>& w) const {
@@ -186,7 +195,7 @@ template <class T> struct Layer {
 
     template <Streams IN> void rnn_backward(const Backward<T>* w, i64 rows) const {
         for (i64 r = 0; r < rows; ++r) rnn_out_backward<IN>(w[r]);
-        for (i64 r = 0; r < rows; ++r) streams_backward<IN>(w[r]);
+        streams_backward<IN>(w, rows);
     }
     template <Streams IN> INLINED void rnn_out_backward(const Backward<T>& w) const {
         T* da = gradients<IN>(w);
@@ -208,7 +217,9 @@ template <class T> struct Layer {
     template <Streams IN> void lstm(const Forward<T>* w, i64 rows) const {
         if (IN != ADDED) sites(w, rows, 0, 4);
         for (i64 r = 0; r < rows; ++r) lstm_gates<IN>(w[r]);
-        for (i64 r = 0; cell && r < rows; ++r) w[r].statistics->c = statistics(w[r].c, span(1), norming);
+        if (cell)
+            statistics<T>(rows, span(1), norming, [=](i64 r) { return w[r].c; },
+                [=](i64 r, const Statistics<T>& s) { w[r].statistics->c = s; });
         for (i64 r = 0; r < rows; ++r) lstm_out<IN>(w[r]);
     }
     // One gate, o, is needed again once c is there.
@@ -237,14 +248,14 @@ template <class T> struct Layer {
     }
 
     template <Streams IN> void lstm_backward(const Backward<T>* w, i64 rows) const {
-        for (i64 r = 0; r < rows; ++r) {
-            const Means<T> means = lstm_out_backward<IN>(w[r]);
-            if (cell)
-                standardize_backward(cell_gradient(w[r]), means.d, means.product, w[r].saved_c, w[r].statistics->c, span(1),
-                    norming);
-        }
+        GradientSums<T> of[FOUR];
+        for (i64 r = 0; r < rows; ++r) of[r] = lstm_out_backward<IN>(w[r]);
+        if (cell)
+            standardize_backward(rows, span(1), norming, of, [=](i64 r) {
+                return StandardizedRow<T>{cell_gradient(w[r]), w[r].saved_c, w[r].statistics->c};
+            });
         for (i64 r = 0; r < rows; ++r) lstm_gates_backward<IN>(w[r]);
-        for (i64 r = 0; r < rows; ++r) streams_backward<IN>(w[r]);
+        streams_backward<IN>(w, rows);
     }
     T* cell_gradient(const Backward<T>& w) const { return w.temporary + 4 * Hp; }
     // The gate k of the unit j, as in `lstm_gates`.
@@ -254,11 +265,10 @@ template <class T> struct Layer {
         const V<T> a = summed<IN>(p, w, k, at);
         return k == 2 ? tanh<T>(a) : sigmoid<T>(k == 1 ? a + forget_bias : a);
     }
-    // The gradient of o's summed inputs, and of c from h, times gain_c. With all units: its mean, and that of its product
-    // with c_hat.
-    template <Streams IN> INLINED Means<T> lstm_out_backward(const Backward<T>& w) const {
+    // The gradient of o's summed inputs, and of c from h, times gain_c; the sums of this over the units.
+    template <Streams IN> INLINED GradientSums<T> lstm_out_backward(const Backward<T>& w) const {
         T *da = gradients<IN>(w), *dn_c = cell_gradient(w), *carried = dn_c + Hp;
-        V<T> of_d = {}, of_product = {};
+        GradientSums<T> of;
         for (i64 j = from; j < to; j += LANES<T>) {
             const V<T> o = lstm_gate<IN, 3>(w, j), c = load(w.saved_c + j), dm = load(w.dh + j), dc = load(w.dc + j);
             const V<T> c_hat = cell ? (c - w.statistics->c.mean) * w.statistics->c.r : c;
@@ -269,15 +279,15 @@ template <class T> struct Layer {
                 add<T>(w.sums.gain_c + j, d * c_hat);
                 add<T>(w.sums.bias_c + j, d);
                 d *= load(p.gain_c + j);
-                of_d += d;
-                of_product += d * c_hat;
+                of.d += d;
+                of.product += d * c_hat;
             }
             store<T>(da + 3 * Hp + j, dm * tanh_c * o * (T(1) - o));
             store<T>(dn_c + j, d);
             store<T>(carried + j, carry ? V<T>{} : dc);
             if (w.m) store<T>(w.m + j, o * tanh_c);
         }
-        return cell ? Means<T>{Set::sum<T>(of_d) / T(H), Set::sum<T>(of_product) / T(H)} : Means<T>{};
+        return of;
     }
     template <Streams IN> INLINED void lstm_gates_backward(const Backward<T>& w) const {
         T *da = gradients<IN>(w), *dn_c = cell_gradient(w), *carried = dn_c + Hp;
@@ -345,18 +355,14 @@ template <class T> struct Layer {
 
     template <Streams IN> void gru_backward(const Backward<T>* w, i64 rows) const {
         for (i64 r = 0; r < rows; ++r) gru_out_backward<IN>(w[r]);
-        for (i64 r = 0; r < rows; ++r) gru_streams_backward<IN>(w[r]);
-    }
-    template <Streams IN> void gru_streams_backward(const Backward<T>& w) const {
-        if (all) {
-            gates_backward<IN>(w, w.temporary, 0, 3);
-        } else {
-            gates_backward<IN>(w, w.temporary, 2, 1);
-            if (IN != TWO) gated_backward(w);
-            gates_backward<IN>(w, w.temporary, 0, 2);
-            if (IN != TWO) memcpy(w.dzh, w.dzx, 2 * Hp * sizeof(T));
+        if (all) return streams_backward<IN>(w, rows);
+        gates_backward<IN>(w, rows, 2, 1);
+        for (i64 r = 0; IN != TWO && r < rows; ++r) gated_backward(w[r]);
+        gates_backward<IN>(w, rows, 0, 2);
+        for (i64 r = 0; r < rows; ++r) {
+            if (IN != TWO) memcpy(w[r].dzh, w[r].dzx, 2 * Hp * sizeof(T));
+            inside_backward(w[r]);
         }
-        inside_backward(w);
     }
     template <Streams IN> INLINED void gru_out_backward(const Backward<T>& w) const {
         const i64 N = 2 * Hp;
@@ -394,13 +400,16 @@ template <class T> struct Layer {
         else if (G == 1) rnn<IN>(w, rows);
         else if constexpr (IN != ADDED) gru<IN>(w, rows);
     }
-    template <Streams IN> void backward(const Backward<T>* w, i64 rows) const {
+    template <Streams IN> void four_backward(const Backward<T>* w, i64 rows) const {
         if (G == 4) lstm_backward<IN>(w, rows);
         else if (G == 1) rnn_backward<IN>(w, rows);
         else if constexpr (IN != ADDED) gru_backward<IN>(w, rows);
     }
     void forward(const Forward<T>* w, i64 rows) const {
         streams == ADDED ? forward<ADDED>(w, rows) : streams == ONE ? forward<ONE>(w, rows) : forward<TWO>(w, rows);
+    }
+    template <Streams IN> void backward(const Backward<T>* w, i64 rows) const {
+        by_fours(rows, [&](i64 first, i64 count) { four_backward<IN>(w + first, count); });
     }
     void backward(const Backward<T>* w, i64 rows) const {
         streams == ADDED ? backward<ADDED>(w, rows) : streams == ONE ? backward<ONE>(w, rows) : backward<TWO>(w, rows);
