@@ -2,6 +2,7 @@
 
     python benchmarks/accelerated.py networks --threads 1 2
     python benchmarks/accelerated.py grid
+    python benchmarks/accelerated.py cells
     python benchmarks/accelerated.py models --threads 1 2 --rounds 5
     python benchmarks/accelerated.py models --json models.json --chart models.png
     python benchmarks/accelerated.py models --redraw models.json --chart models.png
@@ -15,8 +16,8 @@ of both are compared with torch's in float64; ours may be four times as far from
 for each step, with a state of zeros where one begins. Ours is once called in the same loop, and once with `reset=`.
 `policy`: one step of a network between linear layers.
 
-`grid`: LSTMs of 8 to 1,024 units with 1 to 256 rows, and where accelerated ones call torch's own (`own`): there the
-first ratio is that of our engine, asked for by name, and the second that of what is called.
+`grid`: LSTMs of 8 to 1,024 units with 1 to 256 rows. `cells`: cells on our engine, and where accelerated ones call
+torch's own instead (`own`).
 
 `models`: models of the sizes of public programs, with random data. `difference` is the largest between the
 outputs of both. A training step includes the optimiser.
@@ -44,7 +45,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import layernorm as ln
 import timing
-from layernorm.convert._torchs_faster import faster_lstm
+from layernorm.convert._torchs_faster import faster_cell
 
 Call = Callable[[Any, Any], Any]  # (module, inputs) -> outputs
 Row = dict[str, Any]
@@ -163,41 +164,52 @@ def networks(options: Any) -> list[Row]:
 def grid(options: Any) -> list[Row]:
     rows: list[Row] = []
     for threads in timing.tables(options):
-        print(
-            f"\n{threads} thread(s)\n\n| T | units | rows | inference | | training | |\n|--:|--:|--:|--:|--:|--:|--:|"
-        )
+        print(f"\n{threads} thread(s)\n\n| T | units | rows | inference | training |\n|--:|--:|--:|--:|--:|")
         for T, units, B in itertools.product((1, 20, 50), GRID_UNITS, GRID_ROWS):
             if T * B * units**2 > 2e9:
                 continue
             theirs, x = nn.LSTM(units, units), torch.randn(T, B, units)
-            ours, given = ln.accelerate(copy.deepcopy(theirs)), x.clone().requires_grad_()
+            ours = ln.accelerate(copy.deepcopy(theirs))
             row: Row = {"threads": threads, "T": T, "units": units, "rows": B}
             for mode, run in (("inference", inference), ("training", training)):
-                with torch.set_grad_enabled(mode == "training"):
-                    row[f"{mode}, own"] = faster_lstm(ours, x if mode == "inference" else given)
-                call, x_of = (lambda module, x: module(x)), x
-                sides = {"torch": run(theirs, call, x_of), "called": run(ours, call, x_of)}
-                if row[f"{mode}, own"]:
-                    sides["ours"] = by_name(run(ours, call, x_of))
-                found = timing.minima(sides, options.rounds)
-                row[mode] = {"ours": found["called"], **found}
+                sides = {"torch": run(theirs, call_plainly, x), "ours": run(ours, call_plainly, x)}
+                row[mode] = timing.minima(sides, options.rounds)
             rows.append(row)
-            cells = []
-            for mode in ("inference", "training"):
-                ours_ratio, called = (row[mode][side] / row[mode]["torch"] for side in ("ours", "called"))
-                cells += [f"{ours_ratio:.2f}", f"own {called:.2f}" if row[f"{mode}, own"] else ""]
-            print(f"| {T} | {units} | {B} | {' | '.join(cells)} |", flush=True)
-        print("\n| | geometric mean | worst | with torch's own: geometric mean | worst |\n|---|--:|--:|--:|--:|")
+            ratios = [f"{row[mode]['ours'] / row[mode]['torch']:.2f}" for mode in ("inference", "training")]
+            print(f"| {T} | {units} | {B} | {' | '.join(ratios)} |", flush=True)
+        print("\n| | geometric mean | worst: T, rows, units |\n|---|--:|--:|")
         for mode in ("inference", "training"):
-            cells = []
-            for side in ("ours", "called"):
-                of = [row for row in rows if row["threads"] == threads]
-                ratios = [row[mode][side] / row[mode]["torch"] for row in of]
-                worst = max(of, key=lambda row: row[mode][side] / row[mode]["torch"])
-                shape = f"{worst['T']}, {worst['rows']}, {worst['units']}"
-                cells += [f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}", f"{max(ratios):.2f} ({shape})"]
-            print(f"| {mode}, {len(of)} shapes | {' | '.join(cells)} |")
+            of = {tuple(row[k] for k in ("T", "rows", "units")): row[mode] for row in rows if row["threads"] == threads}
+            found = {shape: times["ours"] / times["torch"] for shape, times in of.items()}
+            mean = math.exp(sum(map(math.log, found.values())) / len(found))
+            worst = max(found, key=lambda shape: found[shape])
+            print(f"| {mode}, {len(found)} shapes | {mean:.2f} | {found[worst]:.2f}: {', '.join(map(str, worst))} |")
     return rows
+
+
+def cells(options: Any) -> list[Row]:
+    rows: list[Row] = []
+    for threads in timing.tables(options):
+        print(f"\n{threads} thread(s)\n\n| cell | units | rows | inference | | training | |")
+        print("|---|--:|--:|--:|--:|--:|--:|")
+        for make, units, B in itertools.product((nn.LSTMCell, nn.GRUCell), (64, 128, 256, 512, 1024), (16, 64, 256)):
+            theirs, x = make(units, units), torch.randn(B, units)
+            ours, given = ln.accelerate(copy.deepcopy(theirs)), x.clone().requires_grad_()
+            row: Row = {"threads": threads, "cell": make.__name__, "units": units, "rows": B}
+            found = []
+            for mode, run in (("inference", inference), ("training", training)):
+                with torch.set_grad_enabled(mode == "training"):
+                    row[f"{mode}, own"] = faster_cell(ours, x if mode == "inference" else given)
+                sides = {"torch": run(theirs, call_plainly, x), "ours": by_name(run(ours, call_plainly, x))}
+                row[mode] = timing.minima(sides, options.rounds)
+                found += [f"{row[mode]['ours'] / row[mode]['torch']:.2f}", "own" if row[f"{mode}, own"] else ""]
+            rows.append(row)
+            print(f"| {make.__name__} | {units} | {B} | {' | '.join(found)} |", flush=True)
+    return rows
+
+
+def call_plainly(module: Any, x: Tensor) -> Any:
+    return module(x)
 
 
 def by_name(run: Callable[[], Any]) -> Callable[[], Any]:
@@ -456,7 +468,7 @@ def chart(path: str, rows: Sequence[Row]) -> None:
 
 def main() -> None:
     parser = timing.parser(__doc__)
-    parser.add_argument("what", choices=["networks", "grid", "models"])
+    parser.add_argument("what", choices=["networks", "grid", "cells", "models"])
     parser.add_argument("--chart", metavar="FILE", help="draw the training steps of the models here (PNG or SVG)")
     parser.add_argument("--redraw", metavar="FILE", help="draw the chart from figures that --json wrote")
     options = parser.parse_args()
@@ -465,7 +477,7 @@ def main() -> None:
     if options.redraw:
         rows = json.loads(Path(options.redraw).read_text())["rows"]
     else:
-        rows = {"networks": networks, "grid": grid, "models": models}[options.what](options)
+        rows = {"networks": networks, "grid": grid, "cells": cells, "models": models}[options.what](options)
         timing.save(options.json, rows)
     if options.chart:
         chart(options.chart, rows)

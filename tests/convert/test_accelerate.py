@@ -13,7 +13,6 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 import layernorm as ln
 from layernorm.convert import _torchs_faster as torchs_faster
 from layernorm.convert._accelerate import Accelerated
-from layernorm.convert._torchs_faster import faster_lstm
 from support.networks import flat
 
 pytestmark = pytest.mark.skipif("native" not in ln.backends.available(), reason="nothing is accelerated without it")
@@ -559,47 +558,10 @@ def test_the_class_of_an_accelerated_module_makes_another():
 
 
 @pytest.fixture
-def onednn(monkeypatch):
-    """As on a processor with AVX-512, with one thread."""
+def intel(monkeypatch):
+    """As on a processor of Intel's with AVX-512."""
     monkeypatch.setattr(torchs_faster, "_has_avx512", lambda: True)
-    monkeypatch.setattr(torchs_faster, "_has_onednn", lambda: True)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-
-
-@pytest.mark.parametrize("more", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True, "bias": False}])
-def test_where_torchs_lstm_is_faster_it_is_called(onednn, more):
-    theirs = torch.nn.LSTM(I, H, **more)
-    ours, x = ln.accelerate(copy.deepcopy(theirs)), torch.randn(40, 40, I, requires_grad=True)
-    found = []
-    for module in (theirs, ours):
-        y, (h, c) = module(x)
-        inputs = [x, *module.parameters()]
-        grads = torch.autograd.grad(y.square().sum() + c.sum(), inputs, create_graph=True)
-        found.append([y, h, c, *grads, *torch.autograd.grad(grads[0].square().sum(), inputs)])
-    for a, b in zip(*found, strict=True):
-        assert torch.equal(a, b)  # one function of torch in one process
-    ours.hidden_size = 6
-    with pytest.raises(RuntimeError, match="hidden_size was 5"):
-        ours(x)
-
-
-def test_the_rule_of_where_it_is_faster(onednn, monkeypatch):
-    ours, x = ln.accelerate(torch.nn.LSTM(I, H)), torch.randn(40, 40, I)
-    assert faster_lstm(ours, x)
-    for other in (x[:, :31], x[:25], x[:, 0], x.double(), x.bfloat16(), pack_padded_sequence(x, [40] * 40), None):
-        assert not faster_lstm(ours, other)
-    assert not faster_lstm(ln.accelerate(torch.nn.LSTM(I, H, proj_size=2)), x)
-    assert not faster_lstm(ln.quantize(ours.eval(), filter_fn=lambda *_: True), x)
-    ours.train()
-    for context in (ln.backends.use("native"), torch.autocast("cpu"), torch.device("cpu")):
-        with context:
-            assert not faster_lstm(ours, x)
-    monkeypatch.setattr(torchs_faster, "MOST_TRAINED", 0)
-    assert not faster_lstm(ours, x)
-    with torch.no_grad():
-        assert faster_lstm(ours, x)
-        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-        assert not faster_lstm(ours, x)
+    monkeypatch.setattr(torchs_faster, "_has_slow_products", lambda: False)
 
 
 @pytest.mark.parametrize(
@@ -610,7 +572,7 @@ def test_the_rule_of_where_it_is_faster(onednn, monkeypatch):
         (torch.nn.GRUCell, 128, True, True),
     ],
 )
-def test_the_rule_of_cells(onednn, make, rows, in_training, in_inference):
+def test_the_rule_of_cells(intel, make, rows, in_training, in_inference):
     theirs = make(I, 256 if rows > 1 else H)
     if rows == 64:
         theirs = make(I, 128)
@@ -626,7 +588,7 @@ def test_the_rule_of_cells(onednn, make, rows, in_training, in_inference):
     torch.testing.assert_close(compiled(x), found[0])
 
 
-def test_what_torchs_lstm_lacks_goes_to_the_engine(onednn):
+def test_transforms_and_exports_of_an_accelerated_lstm():
     ours, x = ln.accelerate(torch.nn.LSTM(I, H)), torch.randn(40, 40, I)
     values = {name: p.detach() for name, p in ours.named_parameters()}
     each = torch.func.vmap(lambda x: ours(x)[0])(x.expand(2, 40, 40, I))
