@@ -252,7 +252,8 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         else
             S::multiply({part.h_factors, 1, 0, rows, Wh}, S::hh, zh, 0, Z, width());
         const i64 together = S::rows_at_once(rows);
-        for (i64 first = 0; first < rows; first += together) {
+        i64 first = 0;
+        do {  // once at least: batch norm has moments of a step that no row takes
             i64 taken = 0;
             for (i64 r = first; r < least(rows, first + together); ++r) {
                 if (!S::counts(t, b0 + r)) continue;
@@ -264,7 +265,8 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             taken = 0;
             for (i64 r = first; r < least(rows, first + together); ++r)
                 if (S::counts(t, b0 + r)) end_row(t, b0, r, part.taken[taken++], old_state(r - first, part), part);
-        }
+            first += together;
+        } while (first < rows);
         if (n.projected) project(t, b0, rows, part);
         for (i64 r = 0; r < R; ++r) {
             E* y = result(n.output) + S::line(t, b0 + r) * P;
