@@ -48,6 +48,19 @@ LOOPS = {
     "unpacked_bfloat16": ("the same, bfloat16", 0),
     "int8": ("int8", 0),
 }
+PARTS = {
+    # the work on rows of an LSTM: the name in mca.cpp, and how many vectors of a row one turn of its loop has
+    "row_gates_added": ("gates, W x + U h", 1),
+    "row_gates_two": ("gates, each normalised", 1),
+    "row_out": ("o tanh(c)", 1),
+    "row_sum": ("sum", 4),
+    "row_moments": ("moments", 4),
+    "row_out_backward_added": ("o, c backward, W x + U h", 1),
+    "row_out_backward_two": ("o, c backward, each normalised", 1),
+    "row_gates_backward_added": ("i, f, g backward, W x + U h", 1),
+    "row_gates_backward_two": ("i, f, g backward, each normalised", 1),
+    "row_stream_backward": ("a gate's gain and bias backward", 1),
+}
 WORK = [
     # an instruction of the work itself, and the additions and multiplications that it does in 128 bits
     (r"vfn?madd\d+ps\b", 8),
@@ -163,8 +176,17 @@ def models_of(mca: str, arm: bool) -> str:
     return subprocess.run([mca, triple, "--mcpu=help"], input="", capture_output=True, text=True).stderr
 
 
-def rows(compiler: str, arm: bool, mca: str, asked: list[str], folder: Path) -> Iterator[str]:
-    """Yields the lines of the table for one kind of processor."""
+class Compiled(NamedTuple):
+    """The kernels of a set in assembly, and llvm-mca's models of its processors."""
+
+    name: str
+    assembly: str
+    pairs: bool
+    models: list[str]
+
+
+def compiled(compiler: str, arm: bool, mca: str, asked: list[str], folder: Path) -> Iterator[Compiled]:
+    """Compiles the sets of one kind of processor."""
     known = models_of(mca, arm)
     told = re.search(r"version (\d+)", subprocess.run([mca, "--version"], capture_output=True, text=True).stdout)
     old = told is None or int(told[1]) < LLVM
@@ -180,22 +202,40 @@ def rows(compiler: str, arm: bool, mca: str, asked: list[str], folder: Path) -> 
                 print(f"left out: {name} on {model}, which needs LLVM {LLVM} or newer", file=sys.stderr)
             else:
                 models.append(model)
-        cells: dict[str, list[str]] = {model: [] for model in models}
-        for pointer, (_, place) in LOOPS.items():
-            found = loops_of(assembly, pointer)
-            if not found or (pointer == "product_bfloat16" and not pairs):
-                for row in cells.values():
-                    row.append("")
-                continue
-            loop = found[place if is_arm(name) and place < len(found) else 0]
-            stores, reads = loop.on_the_stack()
-            for model, row in cells.items():
-                took, _ = cycles(loop.body, model, arm, mca)
-                _, best = cycles(loop.work, model, arm, mca)
-                spilled = f", stack {stores} + {reads}" if stores + reads else ""
-                row.append(f"{loop.operations / took:.1f}, {100 * best / took:.0f} %{spilled}")
+        yield Compiled(name, assembly, pairs, models)
+
+
+def products(kernels: Compiled, arm: bool, mca: str) -> Iterator[str]:
+    """Yields a set's rows of the table of products."""
+    name, assembly, pairs, models = kernels
+    cells: dict[str, list[str]] = {model: [] for model in models}
+    for pointer, (_, place) in LOOPS.items():
+        found = loops_of(assembly, pointer)
+        if not found or (pointer == "product_bfloat16" and not pairs):
+            for row in cells.values():
+                row.append("")
+            continue
+        loop = found[place if is_arm(name) and place < len(found) else 0]
+        stores, reads = loop.on_the_stack()
         for model, row in cells.items():
-            yield f"| `{name}` | {model} | {' | '.join(row)} |"
+            took, _ = cycles(loop.body, model, arm, mca)
+            _, best = cycles(loop.work, model, arm, mca)
+            spilled = f", stack {stores} + {reads}" if stores + reads else ""
+            row.append(f"{loop.operations / took:.1f}, {100 * best / took:.0f} %{spilled}")
+    for model, row in cells.items():
+        yield f"| `{name}` | {model} | {' | '.join(row)} |"
+
+
+def rows(kernels: Compiled, arm: bool, mca: str) -> Iterator[str]:
+    """Yields a set's rows of the table of the work on rows: instructions and cycles for 16 units."""
+    for model in kernels.models:
+        row = []
+        for pointer, (_, vectors) in PARTS.items():
+            body = loops_of(kernels.assembly, pointer)[0].body
+            lanes = next((n for register, n in (("%zmm", 16), ("%ymm", 8)) if any(register in x for x in body)), 4)
+            turns = 16 / lanes / vectors
+            row.append(f"{len(body) * turns:.0f}, {cycles(body, model, arm, mca)[0] * turns:.0f}")
+        yield f"| `{kernels.name}` | {model} | {' | '.join(row)} |"
 
 
 def main() -> None:
@@ -216,9 +256,7 @@ def main() -> None:
         "Additions and multiplications a cycle, and their share of the model's own peak; where a loop uses the stack,"
     )
     print("how many instructions store there + read there. Data are in the first cache, no branch is guessed wrong.\n")
-    titles = [title for title, _ in LOOPS.values()]
-    print(f"| set | model | {' | '.join(titles)} |")
-    print("|---" * (2 + len(titles)) + "|")
+    kinds = []
     here_arm = platform.machine() in ("aarch64", "arm64")
     for arm, target in ((False, "x86_64-linux-gnu"), (True, "aarch64-linux-gnu")):
         if asked and not any(is_arm(name) == arm for name in asked):
@@ -227,7 +265,17 @@ def main() -> None:
         if not shutil.which(compiler):
             sys.exit(f"no {compiler}: apt-get install g++-{target.replace('_', '-')}")
         with tempfile.TemporaryDirectory() as folder:
-            for row in rows(compiler, arm, mca, asked, Path(folder)):
+            kinds += [(arm, kernels) for kernels in compiled(compiler, arm, mca, asked, Path(folder))]
+    for table, titles in (
+        (products, [title for title, _ in LOOPS.values()]),
+        (rows, [title for title, _ in PARTS.values()]),
+    ):
+        if table is rows:
+            print("\nThe work on rows of an LSTM: instructions and cycles for 16 units of a row.\n")
+        print(f"| set | model | {' | '.join(titles)} |")
+        print("|---" * (2 + len(titles)) + "|")
+        for arm, kernels in kinds:
+            for row in table(kernels, arm, mca):
                 print(row, flush=True)
 
 
