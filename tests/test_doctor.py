@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -63,6 +64,14 @@ def test_versions_and_backends(capsys, monkeypatch):
     assert "not-installed  missing: pip install it" in text
     assert "reference      available" in text
     assert "LAYERNORM_ISA=avx2" in text
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    command = [sys.executable, "-u", "-m", "layernorm", "doctor"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
 
 
 def test_what_runs_where(monkeypatch):

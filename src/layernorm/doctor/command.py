@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -31,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(words)
     try:
         check() if parsed.check else show()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the output has gone, as in `python -m layernorm doctor | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        return 1
     except WrongEngineError as error:
         print(f"layernorm: {error}", file=sys.stderr)
         return 1
