@@ -90,7 +90,7 @@ FAULTS = [
     ),
     Fault(
         "native-carry-gradient",
-        "if (carry) dn += load(w.dc + j);",
+        "if (carry) d += dc;",
         ";",
         "test_native_recurrent.py every_formula and LSTM",
     ),
@@ -102,8 +102,8 @@ FAULTS = [
     ),
     Fault(
         "native-norm-count",
-        "T(step * H)",
-        "T(step * Hp)",
+        "of_product[k] * each",
+        "of_product[k] / T(s.end())",
         "test_native_recurrent.py every_formula and RNN",
     ),
     Fault(
@@ -294,9 +294,9 @@ FAULTS = [
     ),
     # --- accelerate ---
     Fault(
-        "accelerate-torchs-own-with-threads",
-        "if torch.get_num_threads() > 1 or lstm.proj_size or",
-        "if lstm.proj_size or",
+        "accelerate-torchs-own-for-few-rows",
+        "if rows * units < LEAST_TRAINED or",
+        "if",
         "test_accelerate.py rule",
     ),
     Fault(
@@ -350,8 +350,8 @@ FAULTS = [
     ),
     Fault(
         "triton-captured-at-once",
-        "if not (self.has_graphs and self.has_run):",
-        "if not self.has_graphs:",
+        "if self.has_graphs and self.has_run and",
+        "if self.has_graphs and",
         "test_triton.py lanes",
     ),
     Fault(
@@ -368,8 +368,8 @@ FAULTS = [
     ),
     Fault(
         "triton-norm-rest",
-        "left = 0.0 if RMS else left / N",
-        "left = 0.0",
+        "across = 0.0 if RMS else across / N",
+        "across = 0.0",
         "test_triton.py lanes",
     ),
     Fault(
@@ -380,8 +380,8 @@ FAULTS = [
     ),
     Fault(
         "triton-check-passes-anything",
-        'return "" if worst <= BOUND * rounding else',
-        'return "" if True else',
+        "if not error <= BOUND * rounding]",
+        "if False]",
         "test_triton.py lanes",
     ),
     # --- functional ---
