@@ -6,9 +6,9 @@
 
 The settings are those of rl-baselines3-zoo for the environments without velocities (hyperparams/ppo_lstm.yml, commit
 22e3ff2), but for one: the rewards' scale is that of returns with a discount of 0.99, where the zoo takes the agent's.
-Observations and rewards are scaled by what was seen so far; the printed returns are not. Printed is, for each run, the
-mean return of the episodes that ended in its last quarter, and its seconds of processor time; then for each arm the
-means over the seeds.
+Observations and rewards are scaled by what was seen so far; the printed returns are not. An arm is a network that is
+compared: without a norm, or with a formula and a start of its gains. For each run the script prints the mean return of
+the episodes that ended in its last quarter, and its seconds of CPU time; then, for each arm, the means over the seeds.
 
 Needs sb3-contrib: pip install '.[sb3]'.
 """
@@ -86,7 +86,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 
 class Hidden(gym.ObservationWrapper):
-    """An environment of which some observations alone are seen."""
+    """An environment of which only some observations are seen."""
 
     def __init__(self, env: gym.Env, seen: Sequence[int]) -> None:
         super().__init__(env)
@@ -113,7 +113,7 @@ class Returns(BaseCallback):
 
 
 def train(of: Setting, arm: dict[str, Any], seed: int, steps: int) -> tuple[float, float]:
-    """Trains an agent. Returns the mean return in the last quarter of the steps, and the seconds of processor time."""
+    """Trains an agent. Returns the mean return in the last quarter of the steps, and the seconds of CPU time."""
     env = VecNormalize(make_vec_env(lambda: Hidden(gym.make(of.name), of.seen), of.copies, seed=seed))
     model = RecurrentPPO(
         layernorm.sb3.MlpLstmPolicy, env, policy_kwargs={**of.policy, **arm}, seed=seed, device="cpu", **of.options

@@ -1,11 +1,11 @@
-"""What `ln.audit` says of networks with a planted fault of the start, and of sound ones, and how long it takes.
+"""Prints what `ln.audit` says of networks that start with a planted fault, and of sound ones, and how long it takes.
 
     python benchmarks/audit.py
     python benchmarks/audit.py --only "gains of 1" autocast
     python benchmarks/audit.py time
 
 For each model of `PLANTED` and `SOUND` it prints the findings, and with `--growth` how the gradient of every recurrent
-layer grows or shrinks over time. `time`: the time of an audit, in training steps of the same model.
+layer grows or shrinks over time. `time` prints the time of an audit, in training steps of the same model.
 """
 
 from __future__ import annotations
@@ -176,11 +176,11 @@ PLANTED: dict[str, tuple[Callable[[], Audited], tuple[str, ...]]] = {
     ),
     "autocast, short": (lambda: Audited(lstm(), (noise(30),), autocast=BF16), ("in bfloat16 the gradient is",)),
     "large eps": (lambda: Audited(lstm(0.3, eps=1.0), (noise(30),)), ("at most sqrt(eps)",) * 3),
-    "an input's size": (lambda: Audited(lstm(0.3, inputs=3), (features(),)), ("takes away its size",)),
+    "an input's size": (lambda: Audited(lstm(0.3, inputs=3), (features(),)), ("removes its size",)),
     "convert after the optimiser": (late_convert, ("the optimizer does not have",)),
-    "SGD at a plain network's rate": (
+    "SGD at a plain network's learning rate": (
         lambda: with_optimizer(lstm(), torch.optim.SGD, steps=20, lr=20.0),
-        ("as large as in the plain network", "The start is the cause, not the rate"),
+        ("as large as in the plain network", "The start is the cause, not the learning rate"),
     ),
     "depth": (lambda: perceptron(8, nn.Sigmoid), ("times that of 0.weight", "times that of 0.bias")),
 }

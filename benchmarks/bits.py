@@ -6,8 +6,8 @@
 
 A line names the instruction set, the engine, the type, the network and what is asked of it; then come the hash of what
 it returns and that of the gradients. Every formula is there with every norm. Masks, sizes, types and what happens
-between steps take turns; the presets have all of them. The hashes also depend on the processor, on PyTorch and on the
-compiler: compare two trees on one machine. Only public names are used, so that the script runs in an older tree, too
+between steps take turns; the presets have all of them. The hashes also depend on the CPU, on PyTorch and on the
+compiler: compare two trees on one machine. The script uses only public names, so that it also runs in an older tree
 (`PYTHONPATH` or another environment's `python`).
 """
 
@@ -206,7 +206,7 @@ def steps(types: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def norms(types: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The norms over rows, alone and with what is added before."""
+    """The norms over rows, by themselves and with what is added before."""
     for dtype, N, M in itertools.product(types, (1, 7, 64, 515, 4096), (1, 3, 130)):
         x, y = (drawn(M, N, dtype=TYPES[dtype], seed=k).requires_grad_() for k in (1, 2))
         for what, module in (("LayerNorm", ln.LayerNorm(N)), ("RMSNorm", ln.RMSNorm(N))):

@@ -1,15 +1,15 @@
 """A trained network as it is deployed: size of the file, error, symbols right and time, for each way out.
 
     python benchmarks/deployed.py                # layernorm, ONNX Runtime in float32 and int8, TorchScript
-    python benchmarks/deployed.py --aot          # AOTInductor too, which compiles for a minute or more
+    python benchmarks/deployed.py --aot          # also AOTInductor, which compiles for a minute or more
 
 The network is the listener of examples/streaming.py with more units: an LSTM of two layers and a linear layer, trained
 there. int8 is ONNX Runtime's ``quantize_dynamic``: the weights of the products are int8, and the inputs of each product
-are rounded when it runs. "W x": only the products with the layers' inputs. "all": those with the state, too, which are
+are rounded when it runs. "W x": only the products with the layers' inputs. "all": also those with the state, which are
 inside the graph's Scan.
 
 Errors are the largest of a score, over 100 frames of 16 rows, against the module. Times are minima of calls for one
-row: 100 frames in one call, and 10 frames with the state from the call before. AOTInductor has 10 frames a call alone.
+row: 100 frames in one call, and 10 frames with the state from the call before. AOTInductor has only 10 frames a call.
 Needs ``pip install '.[onnx]' onnxruntime``.
 """
 
@@ -75,7 +75,7 @@ def main() -> None:
     parser = timing.parser(__doc__)
     parser.add_argument("--hidden-size", type=int, default=320, help="units of each layer (default: 320)")
     parser.add_argument("--updates", type=int, default=150, help="updates of the training (default: 150)")
-    parser.add_argument("--aot", action="store_true", help="AOTInductor, too")
+    parser.add_argument("--aot", action="store_true", help="also AOTInductor")
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
     model = trained(options.hidden_size, options.updates)

@@ -4,7 +4,8 @@
       --decay 0.35 --evaluate-every 0 --threads 1 --out runs/drawing
     python benchmarks/drawing.py runs/drawing/draw-layer-s0      # docs/drawing.gif
 
-The digits are the first that the network draws by seed 0, none chosen. Printed are the run's length and its bound.
+The digits are the first that the network draws with seed 0, none chosen. The script prints the run's length and its
+bound.
 """
 
 from __future__ import annotations

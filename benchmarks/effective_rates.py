@@ -1,13 +1,15 @@
-"""How far one update moves a recurrent network's outputs under each arm of `layernorm run swaps`.
+"""Measures how far one update moves a recurrent network's outputs under each arm of `layernorm run swaps`.
+
+An arm is a network that is compared: without a norm, or with a formula and a start of its gains.
 
     python benchmarks/effective_rates.py --summary docs/results/swaps/summary.json.gz --out docs/results/swaps
     python benchmarks/effective_rates.py --tasks speech words
 
-From the initial weights the program's optimiser makes one update of the recurrent matrices alone, on the first batch,
+From the initial weights the program's optimiser makes one update of only the recurrent matrices, on the first batch,
 with the program's clipping. The number of an arm is the root mean square of the change in the outputs of all recurrent
-networks, over that of the plain network: 10 means that the same rate moves the outputs ten times as far. The same is
-printed for the gains and the biases. `--out` is a folder for effective-rates.json, from which a second call takes the
-numbers, and for a figure, which has the verdicts of the runs in the summary.
+networks, over that of the plain network: 10 means that the same learning rate moves the outputs ten times as far. The
+same is printed for the gains and the biases. `--out` is a folder for effective-rates.json, from which a second call
+takes the numbers, and for a figure, which has the verdicts of the runs in the summary.
 """
 
 from __future__ import annotations

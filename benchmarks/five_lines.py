@@ -3,9 +3,9 @@
     python benchmarks/five_lines.py                  # the table, and the figure docs/five-lines.png
     python benchmarks/five_lines.py --seeds 2 --figure five-lines.png
 
-Both networks train at each of five rates from the same initial weights, on the same batches. Printed and drawn is the
-error on the 400 digits that they do not learn from, as a mean over the seeds: of each run the mean after the last three
-tens of updates.
+Both networks train at each of five learning rates from the same initial weights, on the same batches. The script prints
+and draws the error on the 400 digits that they do not learn from, as a mean over the seeds. The error of a run is the
+mean of its last three evaluations, which are 10 updates apart.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_same_start() -> None:
 
 
 def draw(path: Path, ends: dict[str, list[list[float]]]) -> None:
-    """Draws the error at each rate: of each seed a point, and the line of the means."""
+    """Draws the error at each learning rate: a point for each seed, and the line of the means."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -95,7 +95,7 @@ def draw(path: Path, ends: dict[str, list[list[float]]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each network at each rate")
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each network at each learning rate")
     parser.add_argument("--figure", type=Path, default=FIGURE, metavar="FILE", help="where the figure goes (PNG)")
     options = parser.parse_args()
     torch.set_num_threads(1)

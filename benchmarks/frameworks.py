@@ -1,4 +1,4 @@
-"""A model of ours with the tools that people train with. Each row trains it, and compares with a plain loop.
+"""Trains a layernorm model with the tools that people train with, and compares each with a plain loop.
 
     python benchmarks/frameworks.py                           # every row whose package is installed
     python benchmarks/frameworks.py lightning transformers    # pip install lightning 'transformers[torch]'
@@ -30,7 +30,7 @@ Wrapped = Callable[[nn.Module], tuple[nn.Module, Callable[[], Weights]]]
 
 
 class Model(nn.Module):
-    """torch's LSTM accelerated, a network with layer norm, and the norm op. With labels it returns a loss, too."""
+    """torch's LSTM accelerated, a network with layer norm, and the norm op. With labels it also returns a loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def ddp() -> float:
 
 
 def fsdp2() -> float:
-    """The same with `fully_shard`, which divides the weights, too."""
+    """Does the same with `fully_shard`, which also divides the weights."""
     return _two_processes(_fsdp2)
 
 

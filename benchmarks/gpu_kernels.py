@@ -1,9 +1,9 @@
-"""Compiles the kernels of the GPU engine for GPUs that need not be here, and prints what each takes of one.
+"""Compiles the kernels of the GPU engine for GPUs that need not be here, and prints what each needs of a GPU.
 
-It begins with what one call over 64 steps starts on a GPU: torch's operations, and our kernels, one by one and as
-CUDA graphs. Then registers of a thread, bytes that spill to memory, shared memory of a program, and whether it
-multiplies by tensor cores: read from the code that Triton's own assembler makes, without a driver. Kernels are those
-that calls launch.
+It begins with what one call over 64 steps starts on a GPU: torch's operations, and layernorm's kernels, one by one and
+as CUDA graphs. Then it prints for each kernel the registers of a thread, the bytes that spill to memory, the shared
+memory of a program, and whether it multiplies with tensor cores. It reads them from the code that Triton's own
+assembler makes, without a driver. The kernels are those that calls launch.
 
 Examples:
     python benchmarks/gpu_kernels.py
@@ -97,7 +97,7 @@ class Counted(TorchDispatchMode):
 
 
 def started(of: Any, network: str, T: int) -> list[tuple[int, int]]:
-    """Operations of torch, and launches of ours, of a forward that saves and of its backward."""
+    """Counts torch's operations, and layernorm's launches, of a forward that saves and of its backward."""
     ours, found = 0, []
 
     def count(lane: Any, kernel: Any, grid: Any, *arguments: Any, **constants: Any) -> None:
@@ -121,7 +121,7 @@ def started(of: Any, network: str, T: int) -> list[tuple[int, int]]:
 
 def print_started(T: int = 64) -> None:
     """Prints how much one call over T steps starts."""
-    print(f"Started by a call over {T} steps, forward and back: torch's operations + launches of ours, one by one and")
+    print(f"A call over {T} steps, forward and back, starts: torch's operations + layernorm's launches, one by one and")
     print("with graphs of 16 steps.\n\n| network | plain equations | this engine | with graphs |\n|---|--:|--:|--:|")
     for network in ("LSTM", "GRU", "RNN"):
         plain, own = started(reference, network, T), started(engine, network, T)

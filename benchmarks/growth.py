@@ -1,4 +1,4 @@
-"""How a gradient grows over time in a network at its start: by formula, start of the gains, size and inputs.
+"""Measures how a gradient grows over time in a network at its start: by formula, start of the gains, size and inputs.
 
     python benchmarks/growth.py
     python benchmarks/growth.py --quick

@@ -1,14 +1,14 @@
-"""The layer norm op against torch's, forward and backward, by type and shape.
+"""Times the layer norm op against torch's, forward and backward, by type and shape.
 
     python benchmarks/layer_norm.py --threads 1 2 --json layer_norm.json
     python benchmarks/layer_norm.py --threads 1 2 --residual --types float32 bfloat16
     python benchmarks/layer_norm.py --small
     python benchmarks/layer_norm.py --quick
 
-Both sides take turns in one process; printed are the minima over the rounds in microseconds, how many times as fast as
-`torch.nn.functional.layer_norm` ours is, and the time of `clone()`, which reads and writes the bytes of the forward.
-Rows come in three kinds: small calls, rows in the caches, rows out of them. Before they are timed, both are compared
-with float64: the largest error, in units of the type's rounding.
+Both sides take turns in one process. The script prints the minima over the rounds in microseconds, how many times as
+fast layernorm's op is as `torch.nn.functional.layer_norm`, and the time of `clone()`, which reads and writes the bytes
+of the forward. Rows come in three kinds: small calls, rows in the caches, rows out of them. Before they are timed, both
+are compared with float64: the largest error, in units of the type's rounding.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def calls(N: int, residual: bool) -> dict[str, Call]:
 
 
 def errors(given: list[Tensor], d: Tensor, residual: bool) -> dict[str, tuple[float, float]]:
-    """Largest error of y and of dx, in roundings of the largest value, of torch and of ours."""
+    """Returns the largest error of y and of dx, in roundings of the largest value, of torch and of layernorm."""
     sides = calls(d.shape[1], residual)
 
     def both(call: Call, *tensors: Tensor) -> list[Tensor]:
@@ -94,7 +94,7 @@ def measure(dtype: torch.dtype, shape: tuple[int, int], residual: bool, rounds: 
 
 
 class Nothing(torch.autograd.Function):
-    """An op with a gradient that costs Python's part alone: it saves three tensors and hands them on."""
+    """An op with a gradient that costs only Python's part: it saves three tensors and hands them on."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
@@ -141,8 +141,8 @@ def keep_results() -> None:
 def title(name: str, threads: int, residual: bool) -> None:
     what = "residual sum and layer norm" if residual else "layer norm"
     print(f"\n{what}, {name}, {threads} thread(s): microseconds (times as fast as torch); errors in roundings")
-    print("M, N              clone   forward: torch             ours", end="")
-    print("   with backward: torch             ours   errors of y/dx: torch, ours")
+    print("M, N              clone   forward: torch        layernorm", end="")
+    print("   with backward: torch        layernorm   errors of y/dx: torch, layernorm")
 
 
 def line(shape: tuple[int, int], found: dict[str, Any]) -> str:
@@ -167,7 +167,7 @@ def main() -> None:
     )
     parser.add_argument("--residual", action="store_true", help="the sum with a residual and its layer norm")
     parser.add_argument("--small", action="store_true", help="what a call of one row costs, most of it in Python")
-    parser.add_argument("--quick", action="store_true", help="rows in the caches alone, 3 rounds")
+    parser.add_argument("--quick", action="store_true", help="only rows in the caches, 3 rounds")
     options = parser.parse_args()
     keep_results()
     rounds, kinds = (3, ["in the caches"]) if options.quick else (options.rounds, list(SHAPES))

@@ -1,4 +1,4 @@
-"""How a lead goes on in a training: two arms of stored runs compared at several updates, and to several goals.
+"""Shows how a lead changes in the course of a training: compares two arms of stored runs at several updates and goals.
 
     python benchmarks/lead.py draw --set epochs=60 --arms layer:0.002 none:0.002 --metric test_bound \\
         --updates 782 1955 3910 7820 23460
@@ -7,12 +7,13 @@
     python benchmarks/lead.py mnist --set epochs=60 batch_size=128 --arms layer:0.00025 none:0.0005 \\
         --metric valid_error --goals 0.02274 --last 3
 
-A seed with a run in each arm is a pair, but for a pilot's seeds. A line is the mean over pairs with the 95 % interval
-of Student's t, and each pair's own number, in the order of the seeds: how much lower the first arm is at an update, on
-the straight line between evaluations; or how many times as fast it comes to a goal, the geometric mean. A run that does
-not come to a goal counts with its last update, and is counted. `--last N` compares means over the last N evaluations.
-The metric is of the runs' records, of which lower is better. The last line counts the evaluations at which the mean of
-each arm is the lower one. Summaries are read from docs/results. It needs SciPy.
+An arm is a norm at a learning rate, and a goal is a value of the metric. A seed with a run in each arm is a pair, but
+for a pilot's seeds. A line is the mean over pairs with the 95 % interval of Student's t, and each pair's own number, in
+the order of the seeds: how much lower the first arm is at an update, on the straight line between evaluations; or how
+many times as fast it reaches a goal, the geometric mean. A run that does not reach a goal counts with its last update,
+and the line says how many there are. `--last N` compares means over the last N evaluations. The metric is one of the
+runs' records, of which lower is better. The last line counts the evaluations at which the mean of each arm is the lower
+one. Summaries are read from docs/results. The script needs SciPy.
 """
 
 from __future__ import annotations

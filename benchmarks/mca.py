@@ -1,8 +1,8 @@
-"""The hot loops of every instruction set through llvm-mca, LLVM's model of processors: a model, not a measurement.
+"""Runs the hot loops of every instruction set through llvm-mca, LLVM's model of CPUs: a model, not a measurement.
 
-For a set whose processor is not at hand. `make mca` runs it. It needs CMake, GCC, GCC for the other kind of processor
-(Debian: g++-aarch64-linux-gnu) and llvm-mca (Debian: llvm). LLVM_MCA names another than that on the path. Take one of
-LLVM 19 or newer: an older one knows fewer processors, and 14 takes another processor's model for Neoverse.
+It is for an instruction set whose CPU is not at hand. `make mca` runs it. It needs CMake, GCC, GCC for the other kind
+of CPU (Debian: g++-aarch64-linux-gnu) and llvm-mca (Debian: llvm). LLVM_MCA names another llvm-mca than that on the
+path. Take one of LLVM 19 or newer: an older one knows fewer CPUs, and 14 takes another CPU's model for Neoverse.
 """
 
 from __future__ import annotations
@@ -171,13 +171,13 @@ def cycles(lines: list[str], model: str, arm: bool, mca: str) -> tuple[float, fl
 
 
 def models_of(mca: str, arm: bool) -> str:
-    """Returns llvm-mca's list of the processors that it knows."""
+    """Returns llvm-mca's list of the CPUs that it knows."""
     triple = f"--mtriple={'aarch64' if arm else 'x86_64'}"
     return subprocess.run([mca, triple, "--mcpu=help"], input="", capture_output=True, text=True).stderr
 
 
 class Compiled(NamedTuple):
-    """The kernels of a set in assembly, and llvm-mca's models of its processors."""
+    """The kernels of a set in assembly, and llvm-mca's models of its CPUs."""
 
     name: str
     assembly: str
@@ -186,7 +186,7 @@ class Compiled(NamedTuple):
 
 
 def compiled(compiler: str, arm: bool, mca: str, asked: list[str], folder: Path) -> Iterator[Compiled]:
-    """Compiles the sets of one kind of processor."""
+    """Compiles the sets of one kind of CPU."""
     known = models_of(mca, arm)
     told = re.search(r"version (\d+)", subprocess.run([mca, "--version"], capture_output=True, text=True).stdout)
     old = told is None or int(told[1]) < LLVM
@@ -251,7 +251,7 @@ def main() -> None:
     if not shutil.which("cmake"):
         sys.exit("no cmake: apt-get install cmake")
     version = re.search(r"version (\S+)", subprocess.run([mca, "--version"], capture_output=True, text=True).stdout)
-    print(f"What a model of processors says of the loops, not a measurement: llvm-mca {version[1] if version else ''}.")
+    print(f"What a model of CPUs says of the loops, not a measurement: llvm-mca {version[1] if version else ''}.")
     print(
         "Additions and multiplications a cycle, and their share of the model's own peak; where a loop uses the stack,"
     )

@@ -1,9 +1,10 @@
-"""Files for phones: `ln.portable` copies through ExecuTorch and LiteRT, their outputs beside the modules'.
+"""Makes files for phones of `ln.portable` copies, with ExecuTorch and LiteRT, and compares their outputs with the
+modules'.
 
     python benchmarks/mobile.py executorch    # pip install executorch
     python benchmarks/mobile.py litert        # pip install litert-torch
 
-Each in an environment of its own.
+Run each in an environment of its own.
 """
 
 from __future__ import annotations

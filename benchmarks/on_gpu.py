@@ -1,7 +1,8 @@
-"""Measures the GPU engine against cuDNN and torch on one GPU: right or not first, then times, then what users do.
+"""Measures the GPU engine against cuDNN and torch on one GPU: first whether it is right, then times, then what users
+do.
 
-Each line is printed at once, the most telling first, and what no time is left for is named. With --dry it runs on a CPU
-by Triton's interpreter, to try the script: its times say nothing, and bfloat16, which the interpreter multiplies
+Each line is printed at once, the most telling first. The script names what it had no time for. With --dry it runs on a
+CPU with Triton's interpreter, to try the script: its times say nothing, and bfloat16, which the interpreter multiplies
 wrongly, shows the engine's own check at work.
 
 Examples:

@@ -1,4 +1,4 @@
-"""Every recurrent network in ONNX Runtime against the module: largest differences, in float32.
+"""Compares every recurrent network in ONNX Runtime with the module: largest differences, in float32.
 
     python benchmarks/onnx_errors.py          # every formula of every network, two arrangements, one size
     python benchmarks/onnx_errors.py --all    # all arrangements: directions x layers x lengths, three sizes
@@ -99,7 +99,7 @@ class Started(torch.nn.Module):
 
 
 class Together(torch.nn.Module):
-    """Many modules on the same input, so that one export has them all; the last one is given ``reset``, too."""
+    """Many modules on the same input, so that one export has them all; the last one is also given ``reset``."""
 
     def __init__(self, rows: list[Kind], a: Arrangement) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def run(program: torch.onnx.ONNXProgram) -> Any:
 
 
 def nodes(program: torch.onnx.ONNXProgram) -> int:
-    """How many nodes there are, in the bodies of Scan, too."""
+    """Counts the nodes, also those in the bodies of Scan."""
     return sum(1 for _ in onnx_ir.traversal.RecursiveGraphIterator(program.model.graph))
 
 

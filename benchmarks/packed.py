@@ -1,16 +1,17 @@
-"""Packed sequences of uneven lengths: time and memory against torch's networks.
+"""Measures time and memory for packed sequences of uneven lengths, against torch's networks.
 
     python benchmarks/packed.py
     python benchmarks/packed.py --networks LSTM --lengths tail lognormal-1.2 --threads 1 2
     python benchmarks/packed.py --memory
 
 A batch is packed once, with ``pack_padded_sequence``, and given to `torch.nn`'s network, to the same one after
-`ln.accelerate`, and to ours with layer norm. Printed are the minima over rounds in milliseconds and their ratios to
-torch's, inference and training (forward and backward to the input and all parameters). With ``--memory``: by how much
-one call raises the peak of a process of its own, in MB.
+`ln.accelerate`, and to layernorm's with layer norm. The script prints the minima over rounds in milliseconds and their
+ratios to torch's, for inference and training (forward and backward to the input and all parameters). With ``--memory``
+it prints by how much one call raises the peak memory of a process of its own, in MB.
 
 Batches: `tail`, one row of 4,000 steps and 127 of 5; `lognormal-S`, 256 rows whose lengths have the median 30 and the
-deviation S of their logarithm; `even`, 64 rows of 60 steps. 128 inputs and units. All but `tail` in both directions.
+deviation S of their logarithm; `even`, 64 rows of 60 steps. The input size and the hidden size are 128. All but `tail`
+run in both directions.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def call(module: Any, batch: PackedSequence, mode: str) -> Callable[[], Any]:
 
 
 def check(network: str, batch: str) -> None:
-    """Compares both of ours with the equations in float64 and stops where one is wrong.
+    """Compares both layernorm networks with the equations in float64 and stops where one is wrong.
 
     Rows are cut to 30 steps: a network with layer norm multiplies rounding errors by 1.01 a step at its start.
     """

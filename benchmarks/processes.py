@@ -9,7 +9,7 @@
 norm at four learning rates and two seeds on scikit-learn's digits: eight runs (goal: two workers on two cores take at
 most 0.6 of one worker's time). Beside other work on the machine the ratio is of no use.
 
-Printed are minima over the rounds.
+The printed times are minima over the rounds.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What int8 weights gain and what they cost: `ln.quantize`.
+"""Measures what int8 weights gain and what they cost: `ln.quantize`.
 
     python benchmarks/quantized.py speed --rounds 20
     python benchmarks/quantized.py speed --networks LSTM GRU RNN --units 32 64 96 128 160 192 256 --steps 1 10 100
     python benchmarks/quantized.py trained
 
-`speed`: a network over one sequence, a call with the state of the call before, under `torch.inference_mode`. Printed
-are microseconds in float32, bfloat16 and int8, and of a step of `module.stepper()` in float32. The sides take turns in
-one process; the figures are minima over the rounds. The second command, with
-`--sides int8 --rounds 80 --clock processor`, is what `_quantize.WORTHWHILE` was decided by.
+`speed`: a network over one sequence, a call with the state of the call before, under `torch.inference_mode`. It prints
+microseconds in float32, bfloat16 and int8, and those of a step of `module.stepper()` in float32. The sides take turns
+in one process; the figures are minima over the rounds. The second command, with
+`--sides int8 --rounds 80 --clock processor`, decided `_quantize.WORTHWHILE`.
 
 `trained`: a character model (an LSTM of 512 units) is trained on the help texts that come with Python, and evaluated on
-the last tenth in float32, bfloat16 and int8. Printed are nats a character.
+the last tenth in float32, bfloat16 and int8. It prints nats a character.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layer-normalised recurrent networks against torch's without layer norm, and against other ways to write them.
+"""Times layer-normalised recurrent networks against torch's without layer norm, and against other ways to write them.
 
     python benchmarks/recurrent.py --threads 1 2 --json recurrent.json --chart recurrent.png
     python benchmarks/recurrent.py --networks LSTM --peers loop compile --rounds 5
@@ -9,20 +9,21 @@
     python benchmarks/recurrent.py --memory
     python benchmarks/recurrent.py --device cuda --peers loop graph --engines reference+graph compiled compiled+graph
 
-All sides take turns in one process; printed are the minima over the rounds in milliseconds and their ratios to
-`torch.nn`'s network, inference (one call without gradients) and training (forward and backward to the input and all
-parameters). Before they are timed, our networks, a loop and graphs of them are compared with the equations in float64:
-outputs and gradients. With ``--type bfloat16`` all numbers are of that type; `float32` is then our network in float32.
-With ``--products bfloat16`` torch's switches let both sides make float32 products of numbers rounded to bfloat16.
+All sides take turns in one process. The script prints the minima over the rounds in milliseconds and their ratios to
+`torch.nn`'s network, for inference (one call without gradients) and training (forward and backward to the input and all
+parameters). Before they are timed, outputs and gradients of layernorm's networks, of a loop and of graphs of them are
+compared with the equations in float64. With ``--type bfloat16`` all numbers are of that type; `float32` is then
+layernorm's network in float32. With ``--products bfloat16`` torch's switches let both sides make float32 products of
+numbers rounded to bfloat16.
 
-`floor` is the time of the matrix products alone, by torch.mm on the same shapes: W_ih x as one product, W_hh h as T.
-Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `batch`, our
-network with batch norm (inference in evaluation mode); `jax`, its lax.scan, where it is installed; `graph`, torch's
-network as a CUDA graph.
+`floor` is the time of only the matrix products, by torch.mm on the same shapes: W_ih x as one product, W_hh h as T.
+Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `batch`,
+layernorm's network with batch norm (inference in evaluation mode); `jax`, its lax.scan, where it is installed; `graph`,
+torch's network as a CUDA graph.
 
-``--engines`` also runs our network on other engines; `compiled/4` is the compiled engine with chunks of 4 steps, and
-`compiled+graph` replays its calls as CUDA graphs. The seconds of the first call of each mode, which compiles, and those
-of the capture, are printed above the rows of a shape.
+``--engines`` also runs layernorm's network on other engines; `compiled/4` is the compiled engine with chunks of 4
+steps, and `compiled+graph` replays its calls as CUDA graphs. The seconds of the first call of each mode, which
+compiles, and those of the capture, are printed above the rows of a shape.
 
 With ``--device cuda`` everything lies on the GPU, and torch's networks are cuDNN's. A time begins and ends when the GPU
 has nothing left to do, so that launches count. Both sides compute products of float32 in float32; with ``--products
@@ -109,7 +110,7 @@ class Loop(nn.Module):
 
 
 class On(nn.Module):
-    """A network of ours on an engine: ``reference``, or ``compiled/4`` with chunks of 4 steps."""
+    """A layernorm network on an engine: ``reference``, or ``compiled/4`` with chunks of 4 steps."""
 
     def __init__(self, engine: str, module: Any) -> None:
         super().__init__()
@@ -158,7 +159,7 @@ def compare(network: str, sides: dict[str, Any], x: Tensor) -> None:
     gradients and with them, and the gradients of the input and of all parameters.
 
     Few steps, because a layer-normalised LSTM spreads a rounding error further at every step. The measure is the larger
-    error of two others in the type of ``x``: the Python loop, and the equations. Of one alone it can be small by luck.
+    error of two others in the type of ``x``: the Python loop, and the equations. That of only one can be small by luck.
     """
     module = sides["layer norm"]
     d = torch.randn(min(20, len(x)), x.shape[1], module.hidden_size).to(x.dtype)

@@ -1,8 +1,8 @@
-"""What it costs that files are digested and compared, and tensors looked at: checkpoints, a cache, an update.
+"""Measures what it costs to digest and compare files, and to check tensors: checkpoints, a cache, an update.
 
     python benchmarks/reliability.py [--rounds 15] [--against PYTHON]
 
-Printed are minima over rounds in milliseconds: a checkpoint of 36 MB (three million parameters with Adam's state)
+The script prints minima over rounds in milliseconds: a checkpoint of 36 MB (three million parameters with Adam's state)
 written and read; packed handwriting of 12,179 lines of 500 to 900 points read from the cache; an update of experiment
 6.6 on the digits, 100 hidden units, batch size 128; a forward and backward pass of a small LSTM. `--against` names the
 interpreter of another version's virtual environment: both take turns, each in a process of its own.

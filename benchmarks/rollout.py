@@ -1,17 +1,17 @@
-"""What a rollout costs in which episodes begin: torch's loop, sb3-contrib's policy and TorchRL's module, beside ours.
+"""Times rollouts in which episodes begin: torch's loop, sb3-contrib's policy and TorchRL's module against layernorm's.
 
     python benchmarks/rollout.py reset
     python benchmarks/rollout.py sb3
     python benchmarks/rollout.py torchrl --shapes 64,128,32,64 64,128,32,256
 
 `reset`: forward and backward over a rollout (T, B). torch's LSTM is called for each step, with the state set to zero
-where an episode begins; ours once, with ``reset``.
+where an episode begins; layernorm's once, with ``reset``.
 
 `sb3`: sb3-contrib's RecurrentPPO on CartPole, 8 environments and 128 steps a rollout, 10 epochs in minibatches of 256:
 a rollout, an update with it, and the frames a second of both together.
 
 `torchrl`: TorchRL's own benchmark of resets (B, T, I, H; an episode begins at 3 % of the steps), which times inference,
-and forward and backward, too. Its LSTMModule with torch's LSTM, and layernorm's.
+and also forward and backward. It compares TorchRL's LSTMModule with torch's LSTM, and layernorm's LSTMModule.
 
 All sides take turns in one process; the figures are minima over the rounds. Before that outputs without a norm are
 compared.
@@ -145,7 +145,7 @@ def main() -> None:
         default=[(256, 128, 32, 512)],
         help="of `torchrl`: B,T,I,H (default: 256,128,32,512, which is TorchRL's)",
     )
-    parser.add_argument("--inference", action="store_true", help="of `torchrl`: inference alone, as TorchRL's times")
+    parser.add_argument("--inference", action="store_true", help="of `torchrl`: only inference, as TorchRL's times")
     options = parser.parse_args()
     rows = []
     for threads in timing.tables(options):

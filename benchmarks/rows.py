@@ -1,13 +1,13 @@
-"""What an LSTM takes beside its products: the work on rows, torch's and ours, in nanoseconds for 16 units of a step.
+"""Measures what an LSTM takes beside its products: the work on rows, in nanoseconds for 16 units of a step.
 
     python benchmarks/rows.py
     python benchmarks/rows.py --threads 2 --sizes 128 16 64 128
 
-Inputs only make the products longer. So two networks that differ by their inputs tell what a column of the products
-takes, and what is left without any column is the rest: statistics, gates, the state, what is saved, and the call. All
-sides take turns in one process. `plain` is `ln.accelerate` of torch's network, `sum` and `paper` are layer-normalised.
-Training is the call and the gradients of inputs and parameters. Where a side's products are slower with the more
-inputs, as torch's are in training, the rest comes out too small, even below 0.
+More inputs only make the products longer. So two networks that differ in their input size tell what a column of the
+products takes. The rest is what is left without any column: statistics, gates, the state, what is saved, and the call.
+All sides take turns in one process. `plain` is `ln.accelerate` of torch's network, `sum` and `paper` are
+layer-normalised. Training is the call and the gradients of inputs and parameters. Where more inputs make each column
+slower, as in torch's training, the rest comes out too small, even below 0.
 """
 
 from __future__ import annotations

@@ -1,23 +1,24 @@
-"""What single steps cost, steps that are taken one by one, and what happens between steps.
+"""Measures what single steps cost, steps that are taken one by one, and what happens between steps.
 
     python benchmarks/steps.py calls --rounds 12 --batches 1 8 16 64
     python benchmarks/steps.py calls --networks LSTMCell --units 64 --clock processor
     python benchmarks/steps.py stepper --rounds 5
     python benchmarks/steps.py between --rounds 3
 
-`calls`: a cell, and the LSTM over a sequence of one step, beside torch's without layer norm. Printed are microseconds
-and the ratio to torch. Inference is a call under `torch.no_grad`; training is the call and the gradients of input,
-state and parameters.
+`calls`: a cell, and the LSTM over a sequence of one step, beside torch's without layer norm. It prints microseconds and
+the ratio to torch. Inference is a call under `torch.no_grad`; training is the call and the gradients of input, state
+and parameters.
 
 `stepper`: `module.stepper()` and a loop over the cell, beside one call for the whole sequence, which a network that
-feeds back cannot use. Printed are the milliseconds of a training step (forward and backward), and the ratio to the one
+feeds back cannot use. It prints the milliseconds of a training step (forward and backward), and the ratio to the one
 call.
 
-`between`: a restart from a given state in 2 % of the steps, zoneout and recurrent dropout over a whole sequence.
-Printed are the milliseconds of a plain call, and the ratios to it, which count what is drawn.
+`between`: a restart from a given state in 2 % of the steps, zoneout and recurrent dropout over a whole sequence. It
+prints the milliseconds of a plain call, and the ratios to it, which include the time to draw the numbers.
 
 All sides take turns in one process; the figures are minima over the rounds. Before that outputs and gradients are
-compared: of `calls` with those in float64, of `stepper` among the sides. Those of `between` differ, and are not.
+compared: those of `calls` with float64, those of `stepper` between the sides. In `between` they differ, and are not
+compared.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def compare_with_float64(network: str, module: nn.Module, tensors: list[Tensor])
 
 
 def calls(options: argparse.Namespace) -> list[Row]:
-    print(f"{'':10}{'B, H':<10}{'inference: torch':>18}{'ours':>18}{'training: torch':>18}{'ours':>18}")
+    print(f"{'':10}{'B, H':<10}{'inference: torch':>18}{'layernorm':>18}{'training: torch':>18}{'layernorm':>18}")
     rows: list[Row] = []
     for network in options.networks:
         for H, B in ((H, B) for H in options.units for B in options.batches):

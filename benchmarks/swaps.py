@@ -8,28 +8,29 @@ what a swap does to trained networks, and how often the rule of the swaps is wro
     python benchmarks/swaps.py rates
     python benchmarks/swaps.py rule
 
-`audit`: each task's network under a formula, with gains of 1 and matched, on the first batch, with the program's
-optimiser and clipping. Printed are three numbers: how many times the size of an input differs between cases where the
-formula takes it away, the ratio of the normalised vector that is farthest from its size in the plain network, and the
-ratio of the first updates of the weight matrix that is changed most. A `-` says that the audit found nothing: sizes
-then differ at most twice, a size is between a quarter and 4 times that of the plain network, and an update at most 3
-times.
+`audit`: each task's network under a formula, with gains of 1 and with matched gains (those that `ln.match` sets), on
+the first batch, with the program's optimiser and clipping. It prints three numbers: how many times the size of an input
+differs between cases where the formula removes it; the ratio of the normalised vector that is farthest from its size in
+the plain network; and the ratio of the first updates of the weight matrix that is changed most. A `-` says that the
+audit found nothing: sizes then differ at most twice, a size is between a quarter and 4 times that of the plain network,
+and an update at most 3 times.
 
-`course`: one training of the plain network and of each formula, with gains of 1 and matched. Printed after some updates
-are the number that the task is judged by, how much the update changed W_ih and W_hh of the first network as a part of
-their length, their length as a multiple of the first one, and the mean gains.
+`course`: one training of the plain network and of each formula, with gains of 1 and matched gains. After some updates
+it prints the number that the task is judged by, how much the update changed W_ih and W_hh of the first network as a
+part of their length, their length as a multiple of the first one, and the mean gains.
 
 `trained`: torch's networks are trained for a task's whole run, then converted, and all are trained for 100 more updates
-at the program's rate with a new optimiser. Printed is the number that the task is judged by.
+at the program's learning rate with a new optimiser. It prints the number that the task is judged by.
 
 `rates`: what the page on swaps derives for each task, from the deviation of the summed inputs W x + U h over the units,
-as it is in the plain network on the first batch; the smallest and the largest of all layers. Printed are the rate of W
-under `formula="sum"` with gains of 1, in the ratio to the plain network's, and the share by which a step of Adam, or of
-RMSprop, changes matched gains (`-` for SGD, whose steps depend on the gradient).
+as it is in the plain network on the first batch; the smallest and the largest of all layers. It prints the effective
+learning rate of W under `formula="sum"` with gains of 1, as a multiple of the plain network's, and the share by which a
+step of Adam, or of RMSprop, changes matched gains (`-` for SGD, whose steps depend on the gradient).
 
-`rule`: runs are drawn from N(0, 1) for two plain networks, three candidates and the class alone, with five pairs on
-eight tasks, and on three. One candidate is better by some deviations of a run on all tasks. Printed is how often the
-rule finds it behind on a task, and how often the rule recommends it.
+`rule`: runs are drawn from N(0, 1) for two plain networks, three candidates and the paper's formula, which is what
+`ln.LSTM` has without arguments. Each has five pairs on eight tasks, and on three. One candidate is better by some
+deviations of a run on all tasks. It prints how often the rule finds it behind on a task, and how often the rule
+recommends it.
 
 The data are those that `layernorm run swaps` finds.
 """
@@ -77,7 +78,7 @@ def build(task: TaskName, networks: Any) -> Parts:
 
 
 def optimizer_of(program: Program, model: nn.Module, rate: float = 1.0) -> torch.optim.Optimizer:
-    """Makes the program's optimiser, which clips as the program does, at a multiple of the program's rate."""
+    """Makes the program's optimiser, which clips as the program does, at a multiple of the program's learning rate."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = program.optimizer(parameters, lr=program.rate * rate)
 
@@ -100,7 +101,7 @@ def audit(task: TaskName, formulas: list[str]) -> None:
                 ln.match((parts.network or parts.model).eval(), *parts.example)
             parts.model.train()
             found = ln.audit(Update(parts), loss=lambda loss: loss, optimizer=optimizer_of(program, parts.model))
-            for kind in ("takes away its size", "in the plain network (its gain", "as much as in the plain network"):
+            for kind in ("removes its size", "in the plain network (its gain", "as much as in the plain network"):
                 measured = [finding.measured for finding in found if kind in finding.what]
                 cells.append(f"{max(measured):.3g}" if measured else "-")
         optimizer = f"{type(optimizer_of(program, parts.model)).__name__} {program.rate:g}"
@@ -163,7 +164,7 @@ def train(parts: Parts, model: nn.Module, optimizer: torch.optim.Optimizer, firs
 
 
 def rates(task: TaskName) -> None:
-    """Prints the derived rates of a task."""
+    """Prints the derived learning rates of a task."""
     program = PROGRAMS[task]
     parts = build(task, Maker(Config(task, formula="sum")))
     found = ln.match((parts.network or parts.model).eval(), *parts.example)
@@ -224,7 +225,7 @@ def main() -> None:
         for task in arguments.tasks or ("words",):
             course(task, defined(arguments.formulas, task), arguments.rate)
     elif arguments.what == "rates":
-        print(f"{'task':<12} {'optimiser':<16} {'deviation':^18} {'rate of W':>18} {'gains':>7}")
+        print(f"{'task':<12} {'optimiser':<16} {'deviation':^18} {'learning rate of W':>18} {'gains':>7}")
         for task in arguments.tasks or PROGRAMS:
             rates(task)
     elif arguments.what == "rule":

@@ -23,23 +23,21 @@ def gpu_time() -> float:
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time, "gpu": gpu_time}
 clock = CLOCKS["wall"]
-"""The clock that is read. On a machine that others use too, with one thread: the processor's time of this process."""
+"""The clock that is read. On a machine that others also use, with one thread: the CPU time of this process."""
 
 
 def parser(doc: str | None, rounds: int = 9) -> argparse.ArgumentParser:
     """Makes a parser with the options that the benchmarks have in common."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument(
-        "--threads", type=int, nargs="+", default=[1], help="processor threads, one table each (default: 1)"
-    )
+    made.add_argument("--threads", type=int, nargs="+", default=[1], help="CPU threads, one table each (default: 1)")
     made.add_argument("--rounds", type=int, default=rounds, help=f"turns of each side (default: {rounds})")
     made.add_argument(
         "--clock",
         choices=["wall", "processor"],
         default="wall",
-        help="processor: on a busy machine, with one thread (default: wall)",
+        help="processor: CPU time, for a busy machine, with one thread (default: wall)",
     )
-    made.add_argument("--json", metavar="FILE", help="write the figures here too")
+    made.add_argument("--json", metavar="FILE", help="also write the figures to this file")
     return made
 
 

@@ -1,4 +1,4 @@
-"""Which tests passed with which PyTorch: a table from the results of `make test-torch`.
+"""Shows which tests passed with which PyTorch: a table from the results of `make test-torch`.
 
     make test-torch TORCH=2.12.0
     python benchmarks/torch_versions.py build/torch-*.xml

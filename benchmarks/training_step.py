@@ -1,4 +1,4 @@
-"""What each norm adds to a training update of an experiment, where its time goes, and the first gradient.
+"""Measures what each norm adds to a training update of an experiment, where its time goes, and the first gradient.
 
     python benchmarks/training_step.py mnist --norms none layer torch batch --set batch-size 128 4 --rounds 15
     python benchmarks/training_step.py reader --norms none layer batch batch-everywhere
@@ -8,12 +8,13 @@
     python benchmarks/training_step.py handwriting --first-gradients --set gain-init 0.3
 
 The networks take turns in one process (none, layer, none, ...), each turn with a new network on the same random data of
-the real data's form. Printed is the minimum over the rounds of the time of one update (forward, backward, clipping,
-optimiser), and its ratio to the first norm. The norm "torch" is "layer" with torch.nn.LayerNorm in place of ours.
+the real data's form. The script prints the minimum over the rounds of the time of one update (forward, backward,
+clipping, optimiser), and its ratio to the first norm. The norm "torch" is "layer" with torch.nn.LayerNorm instead of
+layernorm's.
 
-With --first-gradients nothing is timed: printed is the norm of the whole gradient at update 0, before anything is
-clipped, and the largest over the smallest. The data are the real ones, which are looked for as `layernorm run` does; an
-experiment whose data are not there is named.
+With --first-gradients nothing is timed: the script prints the norm of the whole gradient at update 0, before anything
+is clipped, and the largest over the smallest. The data are the real ones, which it finds as `layernorm run` does; it
+names an experiment whose data are not there.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def questions(words: int = 5000, passage: int = 92, asked: int = 19, entities: i
 
 @dataclass(frozen=True)
 class Text:
-    """What training skip-thoughts takes of its data: books alone."""
+    """What training skip-thoughts takes of its data: only books."""
 
     books: Books
 
@@ -279,12 +280,12 @@ def main() -> None:
         metavar=("OPTION", "VALUE"),
         help="an option of `layernorm run EXPERIMENT` and its values, one table each",
     )
-    parser.add_argument("--lowest", action="store_true", help="of handwriting the lowest layer with its window alone")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes, too")
+    parser.add_argument("--lowest", action="store_true", help="of handwriting only the lowest layer with its window")
+    parser.add_argument("--profile", action="store_true", help="also print where the time goes")
     parser.add_argument("--first-gradients", action="store_true", help="print the norms of the first gradients instead")
     options = parser.parse_args()
     if options.lowest and options.experiments != ["handwriting"]:
-        parser.error("--lowest is for handwriting alone")
+        parser.error("--lowest is only for handwriting")
     try:
         options.experiments = list(map(catalogue.find_experiment, options.experiments or catalogue.EXPERIMENTS))
     except UsageError as error:

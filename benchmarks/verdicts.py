@@ -1,14 +1,14 @@
-"""Every verdict on a claim computed a second time, and compared with what `docs/claims.md` prints.
+"""Computes every verdict on a claim a second time, and compares it with what the page prints.
 
-    python benchmarks/verdicts.py [--results docs/results] [--page docs/claims.md]
+    python benchmarks/verdicts.py [--results docs/results] [--page docs/results/verdicts.md]
 
-It was written from the words of `docs/results/trials.md` and `docs/claims.md` alone, and shares nothing with `layernorm
-claims` but the claims themselves: the summaries are read as plain JSON, the intervals are SciPy's paired t test, and
-Holm's procedure is the closed test by Bonferroni. Printed is a line for each claim: the verdict, the mean difference of
-the pairs with its 95 % interval (positive: the claim's first norm is ahead; of updates the natural logarithm of the
-ratio), the number of pairs, and what the page says. A row is equal if the page has the same verdict, effect and
-interval, as far as it prints digits; effects at other goals and of the check are not compared. The last line counts the
-claims that differ; if there are any, the exit status is 1. It needs SciPy.
+It was written only from the words of both rules, on `docs/results/trials.md` and that page, and shares nothing with
+`layernorm claims` but the claims themselves: the summaries are read as plain JSON, the intervals are SciPy's paired t
+test, and Holm's procedure is the closed test by Bonferroni. It prints a line for each claim: the verdict, the mean
+difference of the pairs with its 95 % interval (positive: the claim's first norm is ahead; of updates the natural
+logarithm of the ratio), the number of pairs, and what the page says. A row is equal if the page has the same verdict,
+effect and interval, as far as it prints digits; effects at other goals and of the check are not compared. The last line
+counts the claims that differ; if there are any, the exit status is 1. The script needs SciPy.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from layernorm_lab import catalogue
 
 EXPERIMENTS = ("order-embeddings", "reader", "skip-thoughts", "draw", "handwriting", "mnist", "convnets")
 SECTIONS = (
-    "The paper's claims about experiments", "Claims of ours", "What hangs on a choice of ours",
+    "The paper's claims about experiments", "Claims of ours", "What depends on a choice",
     "Trials that are planned, or have begun",
 )  # fmt: skip
+PAGE = "docs/results/verdicts.md"
 EARLIER_PAIRS = 5
 LEVELS = {1: (0.05,), 2: (0.02, 0.03)}
 
@@ -109,7 +110,8 @@ def chance(differences: np.ndarray) -> float:
 
 
 def runs_of(arm: Any, trial: Any, runs: Iterable[Run], rung: dict[str, Any] | None = None) -> Runs:
-    """The finished runs of an arm. Two of the same rate and seed end the script: the rule does not say which counts."""
+    """Returns the finished runs of an arm. Two of the same learning rate and seed end the script: the rule does not say
+    which of them counts."""
     wanted = {"norm": arm.norm, "precision": "float32", **arm.options, **trial.options, **(rung or {})}
     found: Runs = {}
     for run in runs:
@@ -168,7 +170,7 @@ def number(measure: Any, arm: Any, run: Run, updates: float = 0) -> Number:
 
 
 def score(measure: Any, arm: Any, runs: Sequence[Run]) -> float:
-    """The mean number of a pilot's runs at one rate."""
+    """Returns the mean number of a pilot's runs at one learning rate."""
     numbers = []
     for run in runs:
         try:
@@ -198,7 +200,7 @@ def digits(values: Iterable[float]) -> np.ndarray:
 
 
 def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
-    """The rate that the pilot chooses for an arm."""
+    """Returns the learning rate that the pilot chooses for an arm."""
     trial, measure = claim.trial, claim.measure.chosen or claim.measure
     rungs = [({}, 1)] if trial.plan is None else [(rung.options, rung.keep) for rung in trial.plan.rungs]
     rates = np.array(trial.rates)
@@ -206,10 +208,10 @@ def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
         means = scores(measure, arm, runs_of(arm, trial, runs, options), list(rates), trial.pilot)
         unreached = type(measure).__name__ == "UpdatesToGoal" and np.isfinite(means).all() and np.ptp(means) == 0
         if np.isinf(means).all() or unreached:
-            raise LackError(f"all rates of {arm.name} are alike")
+            raise LackError(f"all learning rates of {arm.name} are alike")
         best = float(rates[int(np.argmin(means))])
         if best in (trial.rates[0], trial.rates[-1]):
-            raise LackError(f"the best rate of {arm.name}, {best:g}, is at an end of its grid")
+            raise LackError(f"the best learning rate of {arm.name}, {best:g}, is at an end of its grid")
         if trial.plan is None:
             return best
         own = means
@@ -274,7 +276,8 @@ def at_best_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarr
 
 
 def over_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
-    """The differences of the mean heights of both arms' curves over the rates, of every seed with all rates."""
+    """Returns the differences of the mean heights of both arms' curves over the learning rates, for every seed that has
+    all of them."""
     measure, trial, arms = claim.measure, claim.trial, (claim.ahead, claim.behind)
     sides = [runs_of(arm, trial, runs) for arm in arms]
     firsts = [measure.scale * value for arm, side in zip(arms, sides, strict=True) for (rate, _), run in side.items()
@@ -418,7 +421,7 @@ def line(finding: Finding, printed: Printed) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", metavar="DIR", default="docs/results", help="summaries (default: docs/results)")
-    parser.add_argument("--page", metavar="FILE", default="docs/claims.md", help="(default: docs/claims.md)")
+    parser.add_argument("--page", metavar="FILE", default=PAGE, help=f"(default: {PAGE})")
     options = parser.parse_args(arguments)
     page = page_verdicts(Path(options.page).read_text(encoding="utf-8"))
     lines = []

@@ -1,4 +1,4 @@
-"""What the tree weighs: lines by room, words of the pages, bytes, packages. `make weight` prints it.
+"""Counts what the tree weighs: lines by room, words of the pages, bytes, packages. `make weight` prints it.
 
 python benchmarks/weight.py
 """

@@ -171,7 +171,7 @@ class Packing(torch.nn.Module):
 @pytest.mark.parametrize("export", [torch.export.export, functools.partial(torch.onnx.export, dynamo=True)])
 def test_a_model_that_packs_is_told_what_to_do(export):
     """Where torch.export follows the packing at all, which it does without its strict mode."""
-    wanted = r"GRU: pack_padded_sequence cannot be exported; call the module .* lengths= in place of packing"
+    wanted = r"GRU: pack_padded_sequence cannot be exported; call the module .* lengths= instead of packing"
     with pytest.raises(RuntimeError, match=wanted):
         export(Packing().eval(), (torch.randn(5, 2, 3), torch.tensor([5, 3])))
 

@@ -175,7 +175,7 @@ def test_a_help_page_tells_choices_and_defaults_of_the_preset(capsys):
         ),
         (["run", "digits", "--held-out", "1397"], "--held-out must lie in 1..1396 for the data in scikit-learn"),
         (["run", "digits", "--threads", "-1"], "--threads must be at least 0, got -1"),
-        (["run", "digits", "--threads", "1000000"], "the processors of this machine, got 1000000"),
+        (["run", "digits", "--threads", "1000000"], "the CPU cores of this machine, got 1000000"),
         (
             ["run", "digits", "--checkpoint-seconds", "-1"],
             "--checkpoint-seconds must be a finite number, at least 0, got -1",

@@ -94,7 +94,7 @@ def page(printed):
 
 
 def test_the_committed_page_prints_what_the_committed_summaries_say(capsys):
-    paths = ["--results", str(ROOT / "docs" / "results"), "--page", str(ROOT / "docs" / "claims.md")]
+    paths = ["--results", str(ROOT / "docs" / "results"), "--page", str(ROOT / verdicts.PAGE)]
     returned, said = verdicts.main(paths), capsys.readouterr().out
     assert returned == 0, said
     claims = sum(len(catalogue.find_experiment(name).claims) for name in verdicts.EXPERIMENTS)
@@ -183,7 +183,9 @@ def test_what_leaves_a_claim_undecided():
     pilot = f"draw-layer-lr{trial.rates[-1]}-s1"
     cases = {
         "1 pilot runs of layer norm are missing": [run for run in runs if run["name"] != pilot],
-        f"the best rate of layer norm, {trial.rates[0]:g}, is at an end": make_runs(trial, times, ends, best=0),
+        f"the best learning rate of layer norm, {trial.rates[0]:g}, is at an end": make_runs(
+            trial, times, ends, best=0
+        ),
         "4 pairs of 5": [run for run in runs if run["name"] != at_best("layer", 14)],
         "baseline diverged": spoilt,
     }

@@ -69,7 +69,7 @@ class Choice(NamedTuple):
 
 
 class NoKernelError(RuntimeError):
-    """The engine that was asked for has no kernel for this op, device, type or formula."""
+    """Raised where the engine that was asked for has no kernel for this op, device, type or formula."""
 
 
 class Status(NamedTuple):
@@ -104,8 +104,9 @@ def available() -> list[str]:
 
 
 def graph_cache() -> Any:
-    """Returns the CUDA graphs that the engine ``"triton"`` keeps: its text says how many there are, ``nbytes`` what
-    their buffers take, and ``clear()`` drops them.
+    """Returns the CUDA graphs that the engine ``"triton"`` keeps.
+
+    Their text says how many there are, ``nbytes`` how much memory their buffers take, and ``clear()`` drops them.
 
     Raises:
         RuntimeError: the engine does not run here.
@@ -115,12 +116,12 @@ def graph_cache() -> Any:
 
 @contextlib.contextmanager
 def use(name: str) -> Iterator[None]:
-    """Runs every op inside the ``with`` on one engine, in this thread alone.
+    """Runs every op inside the ``with`` on one engine, only in this thread.
 
-    What `torch.compile` has compiled takes the engine that was asked for last in any thread.
+    Code that `torch.compile` has compiled uses the engine that any thread asked for last.
 
     Args:
-        name: of a row of `ENGINES`, such as ``"native"`` or ``"reference"``.
+        name: the engine's name, such as ``"native"`` or ``"reference"``. `status` lists them.
 
     Raises:
         TypeError: ``name`` is no string.
@@ -142,7 +143,7 @@ def use(name: str) -> Iterator[None]:
 
 
 def supports(name: str, kind: Kind) -> Support:
-    """Says whether an engine that runs here computes a kind of call: it knows the fields that its formula sets, too."""
+    """Says whether an engine that runs here computes a kind of call, with the fields that its formula sets."""
     module = engine(name)
     fields = frozenset() if kind.recurrence is None else kind.recurrence.formula.changed - module.FORMULA_FIELDS
     return Support(False, f"a formula with {', '.join(sorted(fields))}") if fields else module.supports(kind)

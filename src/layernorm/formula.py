@@ -262,7 +262,7 @@ class Recurrence:
             sigmoid and tanh) are clipped to ``+-gate_clip``.
         bfloat16_products: float32 only. Whether an engine may round what its products multiply to bfloat16.
         quantized: whether ``weight_ih`` and ``weight_hh`` are int8, with a scale for each row. The vectors that they
-            multiply are then rounded to int8, too, each with its own scale. There is no gradient.
+            multiply are then also rounded to int8, each with its own scale. There is no gradient.
     """
 
     network: Network

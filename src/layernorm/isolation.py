@@ -54,10 +54,10 @@ class Worker:
             whose threads and GPU contexts would not survive in it. It is one of a server that has imported `modules`
             and done nothing else, or on other systems than Linux a new one. Where the first worker is also the first
             process of that server, all its processes start with Ctrl-C ignored.
+        modules: the modules that take long to import. They are imported once for all workers.
 
     Raises:
         WorkerEndedError: the server was ended.
-        modules: take long to import, and are imported once for all workers.
     """
 
     def __init__(self, function: Callable[[Any, Connection], Any], modules: Sequence[str] = (__name__,)) -> None:

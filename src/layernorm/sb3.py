@@ -25,18 +25,18 @@ from .nn._population import norm_name
 class MlpLstmPolicy(RecurrentActorCriticPolicy):
     """sb3-contrib's ``MlpLstmPolicy`` with `layernorm.LSTM` for actor and critic.
 
-    sb3-contrib takes the steps of a sequence one by one where an episode starts in it, as it does in nearly every
-    minibatch. Here the starts are ``reset``, and the sequence is one call. Without a norm the policy computes what
-    sb3-contrib's computes, to rounding: one seed gives the same weights, before and after training.
+    sb3-contrib runs a sequence step by step where an episode starts inside it, which happens in nearly every minibatch.
+    This policy passes the starts of episodes as ``reset``, so that the sequence is one call. Without a norm it computes
+    what sb3-contrib's policy computes, up to rounding: one seed gives the same weights, before and after training.
 
     Args:
         args, keywords: as in sb3-contrib.
-        norm, formula, gain_init, forget_bias: as in `layernorm.LSTM`, but without a norm by default. With one the
-            formula is ``"cell"`` if it is not given, which normalises the cell alone: these policies have no encoder by
-            default, and layer norm of ``W x`` would hide the size of an observation.
+        norm, formula, gain_init, forget_bias: as in `layernorm.LSTM`, but without a norm by default. With a norm the
+            default formula is ``"cell"``, which normalises only the cell: these policies have no encoder by default,
+            and layer norm of ``W x`` would hide the size of an observation.
 
     Raises:
-        TypeError, ValueError: `layernorm.convert` raises it, for an unknown norm, for example.
+        TypeError, ValueError: `layernorm.convert` raises it, for example for an unknown norm.
         ValueError: ``norm`` is batch norm, or ``formula`` or ``gain_init`` is given without a norm.
     """
 

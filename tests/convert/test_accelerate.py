@@ -259,7 +259,7 @@ def test_what_is_left_is_named_with_the_reason(make, reason):
 def test_nothing_to_accelerate_is_said_and_wrong_arguments_are_errors():
     with pytest.warns(UserWarning, match="no RNN, LSTM, GRU or cell of torch.nn in Linear"):
         ln.accelerate(torch.nn.Linear(2, 2))
-    with pytest.warns(UserWarning, match="in Sequential; already of layernorm: GRU, LSTM$"):
+    with pytest.warns(UserWarning, match="in Sequential; already layernorm's: GRU, LSTM$"):
         ln.accelerate(torch.nn.Sequential(ln.LSTM(2, 2), ln.GRU(2, 2)))
     with pytest.warns(UserWarning, match="Sequential; what torch.jit has scripted or traced cannot be changed$"):
         ln.accelerate(torch.nn.Sequential(torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))))
@@ -444,7 +444,7 @@ def test_other_tools_say_to_restore_first():
     with pytest.raises(RuntimeError, match=r"cannot compile AcceleratedGRU; call layernorm.restore\(model\) first"):
         torch.jit.script(model)
     with pytest.warns(
-        UserWarning, match=r"left alone as accelerated, call layernorm.restore\(model\) first: 0 \(GRU\)$"
+        UserWarning, match=r"not changed, as accelerated; call layernorm.restore\(model\) first: 0 \(GRU\)$"
     ):
         ln.convert(model)
     with pytest.raises(TypeError, match=r"portable: cannot copy 0: it is accelerated; call layernorm.restore\(model\)"):

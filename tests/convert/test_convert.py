@@ -168,10 +168,10 @@ def test_subclasses_are_left_alone_and_named():
         pass
 
     model = torch.nn.ModuleList([Mine(3, 4), torch.nn.GRU(3, 4)])
-    with pytest.warns(UserWarning, match=r"^convert: left alone as subclasses of torch's modules: 0 \(Mine\)$"):
+    with pytest.warns(UserWarning, match=r"^convert: not changed, as subclasses of torch's modules: 0 \(Mine\)$"):
         ln.convert(model)
     assert [type(m) for m in model] == [Mine, ln.GRU]
-    with pytest.warns(UserWarning, match=r"^convert: left alone as subclasses .* modules: the module \(Mine\)$"):
+    with pytest.warns(UserWarning, match=r"^convert: not changed, as subclasses .* modules: the module \(Mine\)$"):
         ln.convert(model[0])
 
 

@@ -186,7 +186,7 @@ def test_inputs_whose_size_is_lost_are_found(network, norm, inputs):
 def test_an_input_that_keeps_its_size_is_not_said_to_lose_it(model):
     torch.manual_seed(0)
     x = torch.rand(20, 4, 1).exp().square() * torch.randn(2)
-    assert all("takes away its size" not in finding.what for finding in ln.audit(model, x))
+    assert all("removes its size" not in finding.what for finding in ln.audit(model, x))
 
 
 def test_the_sign_is_said_of_the_layer_that_has_one_input():
@@ -195,13 +195,13 @@ def test_the_sign_is_said_of_the_layer_that_has_one_input():
     with torch.no_grad():  # one output of the first layer differs in size, too
         model[0].weight_ih_l1.zero_()
         model[0].weight_ih_l1[:, 0] = torch.linspace(-9, 9, 64)
-    found = [f for f in ln.audit(model, torch.rand(20, 4, 1).exp().square()) if "takes away its size" in f.what]
+    found = [f for f in ln.audit(model, torch.rand(20, 4, 1).exp().square()) if "removes its size" in f.what]
     assert [("sign" in f.what, f.module) for f in found] == [(True, "0, layer 0"), (False, "0, layer 1")]
 
 
 def test_inputs_of_one_size_are_not_said_to_lose_it():
     torch.manual_seed(0)
-    assert not [f for f in ln.audit(ln.LSTM(40, 16), torch.randn(20, 4, 40)) if "takes away its size" in f.what]
+    assert not [f for f in ln.audit(ln.LSTM(40, 16), torch.randn(20, 4, 40)) if "removes its size" in f.what]
 
 
 def test_gradients_orders_apart_are_found():

@@ -70,7 +70,7 @@ def test_a_start_unlike_the_plain_networks_is_found_and_matched_gains_end_it():
     assert "its gain is 1" in size.what
     set_gains = dict(model.named_parameters())["network.gain_hh_l0"]
     assert size.measured == pytest.approx(1 / ln.match(drawn(), ROWS)[0].gains["gain_hh"][0], rel=1e-5)
-    assert "at the rate 20 the first update changes network.weight_hh_l0 by " in leap.what
+    assert "at the learning rate 20 the first update changes network.weight_hh_l0 by " in leap.what
     assert leap.measured > 10
     assert (set_gains == 1).all()
     ln.match(model, ROWS)
@@ -166,7 +166,7 @@ def test_an_optimiser_that_cannot_be_followed_is_refused():
         started(model, optimizer, None)
     with pytest.raises(ValueError, match=r"the optimizer has no parameter of the module's"):
         started(drawn(), optimizer)
-    with pytest.raises(ValueError, match=r"expected the optimizer's parameter groups to have a rate, lr"):
+    with pytest.raises(ValueError, match=r"expected the optimizer's parameter groups to have a learning rate, lr"):
         started(model, torch.optim.Optimizer(model.parameters(), {}))
 
 

@@ -412,7 +412,7 @@ def test_a_cells_reset(network):
         (
             lambda m, x: m.stepper()(x[0], reset=MASK[0], reset_hx=[[x[0]], [x[0]]]),
             RuntimeError,
-            r"GRU.stepper: expected h of reset_hx of size \[3, 3\] or 1 in place of the batch, got \[3, 2\]",
+            r"GRU.stepper: expected h of reset_hx of size \[3, 3\], or with 1 instead of the batch, got \[3, 2\]",
         ),
         (lambda m, x: ln.GRUCell(I, H)(x[0], reset=[True]), TypeError, "GRUCell: expected reset to be a Tensor"),
         (lambda m, x: ln.GRUCell(I, H)(x[0], reset_hx=x), ValueError, "GRUCell: reset_hx .* needs reset"),

@@ -181,7 +181,7 @@ def test_loops_over_the_names_of_torchs_weights(name, more, norm):
 
 
 def test_names_of_torchs_weights_are_not_taken_for_the_whole_network():
-    with pytest.raises(TypeError, match="The network of these weights alone lacks its normalisation"):
+    with pytest.raises(TypeError, match="A network with only these weights lacks its normalisation"):
         ln.LSTM(3, 4)._all_weights[0]
     assert ln.LSTM(3, 4, norm=None)._all_weights[0][0] == "weight_ih_l0"  # torch's equations
 

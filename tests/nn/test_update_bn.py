@@ -157,7 +157,7 @@ def test_what_is_refused():
         ln.update_bn([], model)
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got function"):
         ln.update_bn([], lambda x: x)
-    with pytest.raises(ValueError, match="device moves what the model is called with"):
+    with pytest.raises(ValueError, match="with run=, device has no effect"):
         ln.update_bn([], model, "cpu", run=model)
     assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
 

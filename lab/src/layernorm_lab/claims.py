@@ -1,4 +1,4 @@
-"""The page of the paper's claims and their verdicts, docs/claims.md.
+"""The pages of the paper's claims: docs/claims.md, a line a claim, and docs/results/verdicts.md with all details.
 
 The claims are data of the experiments (`Experiment.claims`), and the verdicts are the judge's (`report.judge`), from
 summaries of runs (`report.summary`). Nothing here decides anything.
@@ -7,7 +7,6 @@ summaries of runs (`report.summary`). Nothing here decides anything.
 from __future__ import annotations
 
 import functools
-import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from . import catalogue
 from .errors import RunError
 from .report import summary
 from .report.judge import (
+    EQUAL,
     PILOT_SEEDS,
     SEEDS,
     UNDECIDED,
@@ -102,19 +102,102 @@ def _sections(by_experiment: Mapping[str, Sequence[Ruling]]) -> list[dict[str, l
 
 
 def claims_page(results: Path) -> str:
-    """Writes the text of docs/claims.md from a folder with the summaries and `theory/claims.json`."""
-    runs = _runs(results)
-    by_experiment = _ruled(runs)
+    """Writes the text of docs/claims.md from a folder with the summaries and `theory/claims.json`: a line a claim."""
+    by_experiment = rulings(results)
     main, ours, choices, begun = _sections(by_experiment)
-    statements, verdicts = _statements(results)
-    table = functools.partial(_claims_table, results, runs)
+    drawn = [item for item in _all(main) if not item.claim.said]
+    _, verdicts = _statements(results)
     parts = [
         "# The paper's claims, decided by our own runs",
         _filled(
             f"{_counts(counts(_all(main)), 'claims about experiments')} A verdict is about the norm that the claim "
-            "names first. "
-            f"{_counts(verdicts, 'statements about theory')} "
-            "`layernorm claims` writes this page from the summaries in [results](results/README.md)."
+            f"names first. {_counts(verdicts, 'statements about [theory](theory.md)')}"
+        ),
+        *([_about_drawn(_all(main), drawn)] if drawn else []),
+        _short_table(results, main),
+        _filled(
+            "The first value is that of the norm that the claim names first. Errors are in %, bounds in nats, recalls "
+            "of 300. Speeds count updates, not time: in ConvNets an update takes about 1.3 times as long with layer "
+            "norm as without. The last column is the share of the paper's updates; for ConvNets it names none."
+        ),
+        _filled(
+            "*Ahead* and *behind*: the difference is clear at the level of 5 %, which the claims of one trial share. "
+            "*Equal*: the interval lies inside a margin that was set before. *Undecided*: anything else."
+        ),
+        "## How a claim is decided",
+        _filled(
+            "Each norm gets the learning rate that was best for it in a pilot. Then both are trained with five or more "
+            "other seeds. Two runs with one seed have the same initial weights and the same batches; they are a pair. "
+            "The effect is the mean difference of the pairs with its 95 % interval. The newer trials follow [a rule "
+            "that was written before their runs](results/trials.md#the-rule), the others [an earlier "
+            "one](results/verdicts.md#how-a-claim-was-decided-before). `layernorm claims` decides from the [stored "
+            "runs](results/README.md). `python benchmarks/verdicts.py` computes every verdict again by other means."
+        ),
+        "## What else was compared",
+        "\n".join(
+            f"- {textwrap.fill(point, 118, subsequent_indent='  ')}"
+            for point in (
+                "[Every verdict in full](results/verdicts.md): values, learning rates, goals, margins and checks.",
+                f"[Over all learning rates](results/verdicts.md#claims-of-ours), which the paper does not claim: "
+                f"{_named_counts(_all(ours))}.",
+                f"[With another choice](results/verdicts.md#what-depends-on-a-choice) where the paper leaves it open: "
+                f"{_named_counts(_all(choices))}.",
+                *([f"[Unfinished](results/trials.md#what-goes-on), and not counted: {_unfinished(begun)}."]
+                  if _all(begun) else []),
+            )
+        ),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _about_drawn(items: Sequence[Ruling], drawn: Sequence[Ruling]) -> str:
+    """Counts the claims that the paper makes in words by themselves."""
+    said = [item for item in items if item.claim.said]
+    return _filled(
+        f"The paper makes {len(drawn)} of these claims by a curve only: section 6.6 draws the network without a norm, "
+        "but its text and caption name only batch norm. Without them there are "
+        f"{_counts(counts(said), 'claims')}"
+    )
+
+
+def _short_table(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) -> str:
+    head = ["claim", "in the paper", "verdict", "values", "effect (95 % interval)", "pairs", "updates"]
+    rows = []
+    for name, items in by_experiment.items():
+        for item in items:
+            claim, measure = item.claim, item.claim.measure
+            text = f"[{claim.text.removesuffix('.')}](results/{name}/README.md)"
+            where = claim.where if claim.said else f"{claim.where}, a curve only"
+            verdict = _verdict_cell(item) + (f" within {measure.margin_text}" if item.verdict == EQUAL else "")
+            if len(item.pairs) < 2:
+                rows.append([text, where, verdict, "-", "-", "-", "-"])
+                continue
+            ahead, behind = (measure.shown(mean) for mean in item.means)
+            share = claim.trial.of_the_paper.removesuffix(" of the paper's")
+            rows.append([text, where, verdict, f"{ahead}, {behind}", item.compared, str(len(item.seeds)), share])
+    return _markdown_rows(head, rows)
+
+
+def _named_counts(items: Sequence[Ruling]) -> str:
+    return ", ".join(f"{verdict} {count}" for verdict, count in counts(items).items())
+
+
+def _unfinished(by_experiment: Mapping[str, Sequence[Ruling]]) -> str:
+    return ", ".join(f"{counted(len(items), 'claim')} of {name}" for name, items in by_experiment.items() if items)
+
+
+def details_page(results: Path) -> str:
+    """Writes the text of docs/results/verdicts.md, whose folder has the summaries and `theory/claims.json`."""
+    runs = _runs(results)
+    by_experiment = _ruled(runs)
+    main, ours, choices, begun = _sections(by_experiment)
+    statements, _ = _statements(results)
+    table = functools.partial(_claims_table, results, runs)
+    parts = [
+        "# Every verdict in full",
+        _filled(
+            "[The claims in short](../claims.md). `layernorm claims` writes both pages from the summaries in this "
+            "folder. A verdict is about the norm that the claim names first."
         ),
         "## The paper's claims about experiments",
         table(main),
@@ -126,12 +209,12 @@ def claims_page(results: Path) -> str:
             "DRAW's and MNIST's were widened after pilots, whose seeds count here."
         ),
         table(ours),
-        "## What hangs on a choice of ours",
+        "## What depends on a choice",
         "The same claims with another choice where the paper and the original code leave it open, or against them.",
         table(choices),
         *(_begun(table(begun)) if _all(begun) else []),
         *_open(_all(by_experiment)),
-        "## How a claim is decided",
+        "## How a claim was decided before",
         *_rule(),
         "## Section 5 and the appendix",
         "`layernorm geometry` computes these. *Refuted*: an exact computation contradicts the statement.",
@@ -161,33 +244,34 @@ def _claims_table(
             claim = item.claim
             figure = f"{name}/{claim.figure}"
             drawn = claim.figure and (results / figure).exists()
-            link = f"[figure](results/{figure})" if drawn else f"[page](results/{name}/README.md)"
+            link = f"[figure]({figure})" if drawn else f"[page]({name}/README.md)"
             text = claim.text + (f" *With {claim.trial.about}.*" if claim.trial.about else "")
             ran = item.ran + ("; rule of 2026-11-25" if claim.trial.plan and not claim.over_rates else "")
             error = simulated_error(claim, runs[name])
             ran += "" if error is None else f"; simulated error {100 * error:.0f} %"
-            rows.append([text, claim.where, _verdict_cell(item), item.effect_text, ran, link])
+            where = claim.where if claim.said else f"{claim.where}, a curve only"
+            rows.append([text, where, _verdict_cell(item), item.effect_text, ran, link])
     return _markdown_rows(["claim", "in the paper", "verdict", "effect (95 % interval)", "what we ran", "figure"], rows)
 
 
 def _verdict_cell(ruling: Ruling) -> str:
     """Writes the verdict with the norm that it is about."""
     verdict = ruling.verdict
-    return f"**{verdict}**" if verdict in (UNDECIDED, "equal") else f"{ruling.claim.ahead.name} **{verdict}**"
+    return f"**{verdict}**" if verdict in (UNDECIDED, EQUAL) else f"{ruling.claim.ahead.name} **{verdict}**"
 
 
 def _begun(table: str) -> list[str]:
     """Writes the section of the trials that have not come to their end."""
     about = (
-        "Written down before their runs, with the rule of 2026-11-25 ([both](results/trials.md)). Claims of these "
+        "Written down before their runs, with the rule of 2026-11-25 ([both](trials.md)). Claims of these "
         "trials that are decided already stand above and are counted; those here are not."
     )
     return ["## Trials that are planned, or have begun", about, table]
 
 
 def _open(items: Sequence[Ruling]) -> list[str]:
-    """Writes the section of what would decide the undecided claims, if there are any; a row for each trial."""
-    undecided = [item for item in items if item.verdict == UNDECIDED]
+    """Writes the section of the runs that trials lack, if any do; a row for each trial."""
+    undecided = [item for item in items if item.missing]
     if not undecided:
         return []
     rows = []
@@ -195,29 +279,20 @@ def _open(items: Sequence[Ruling]) -> list[str]:
         of_trial = [item for item in undecided if item.claim.trial == trial]
         missing = {run for item in of_trial for run in item.missing}
         hours = sum(run.share for run in missing) * of_trial[0].hours_of_a_run
-        more = max((item.hours_of_more_seeds for item in of_trial), default=0.0)
-        needed = [counted(len(missing), "run")] if missing else []
-        if math.isinf(more):
-            needed.append("more than 100 seeds for some")
-        elif more:
-            needed.append("more seeds")
-            hours += more
-        if needed:  # nothing decides after a plan's last look
-            piloted = all(run.seed not in trial.pilot for run in missing)
-            command = f"`{trial.command}`"
-            if piloted:
-                command = "done; [its pairs](results/trials.md#what-goes-on)" if trial.plan else f"done: {command}"
-            rows.append([command, trial.about or "-", str(len(of_trial)), " and ".join(needed), f"{hours:.1f}"])
-    pilot = " and ".join(map(str, PILOT_SEEDS))
+        command = f"`{trial.command}`"
+        if all(run.seed not in trial.pilot for run in missing):
+            command = "done; [its pairs](trials.md#what-goes-on)" if trial.plan else f"done: {command}"
+        rows.append(
+            [command, trial.about or "-", str(len(of_trial)), counted(len(missing), "run"), f"{hours:.1f}"]
+        )  # fmt: skip
     about = (
-        f"The command makes the pilot of a trial (seeds {pilot}, all rates). Then the same with `--seeds 10 11 12 13 "
-        "14`, or further ones where more seeds are missing, and each norm's best rate makes the pairs; the table "
-        "above names the rates once there is a pilot. Trials by the rule of 2026-11-25 have the pilots and seeds of "
-        "[their page](results/trials.md). Hours are those of one core; of a pilot in rungs the next rung counts "
-        "alone. Claims that are undecided after a trial's last look are not here: more runs do not decide them."
+        "The command makes the pilot of a trial. [Their page](trials.md#what-goes-on) has the pairs. Hours are those "
+        "of one core; of a pilot in rungs only the next rung counts. Claims that are undecided and lack no run are "
+        "not here: their trials are over, and seeds that are added after a look at the result would make wrong "
+        "verdicts more frequent than the rule says."
     )
     head = ["pilot", "choice", "claims", "what is missing", "hours"]
-    return ["## What would decide the undecided claims", _filled(about), _markdown_rows(head, rows)]
+    return ["## What unfinished trials lack", _filled(about), _markdown_rows(head, rows)]
 
 
 def _unique(items: Iterable) -> list:
@@ -230,7 +305,7 @@ def _unique(items: Iterable) -> list:
 
 def _rule() -> list[str]:
     head = (
-        "Trials that began on 2026-11-25 or later follow [the rule on the page of the trials](results/trials.md), and "
+        "Trials that began on 2026-11-25 or later follow [the rule on the page of the trials](trials.md), and "
         "say so in the table. All others followed this one:"
     )
     pilot = " and ".join(map(str, PILOT_SEEDS))
@@ -282,7 +357,7 @@ def _statements(results: Path) -> tuple[list[list[str]], dict[str, int]]:
         return rows, verdicts
     for item in read_json(theory, "make it again with layernorm geometry --out FOLDER")["claims"]:
         figure = f"theory/{item['name']}.png"
-        shown = f"[figure](results/{figure})" if (results / figure).exists() else "-"
+        shown = f"[figure]({figure})" if (results / figure).exists() else "-"
         verdict = ("holds" if item["holds"] else "refuted") if item["as_stated"] else UNDECIDED
         verdicts[verdict] = verdicts.get(verdict, 0) + 1
         rows.append([item["statement"], item["where"], verdict, item["found"], shown])

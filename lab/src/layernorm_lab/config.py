@@ -29,7 +29,7 @@ def option(
         doc: the option's help, in one line.
         flag: the option's name on the command line, without dashes. The default is the field's name.
         in_name: whether its value is part of every run's name. Such an option takes several values on the command line,
-            each of which makes runs of its own. Every number takes several values, too; it is part of the runs' names
+            each of which makes runs of its own. Every number also takes several values; it is part of the runs' names
             only where several are given.
         prefix: the text before the value in the name of a run's folder, such as `s` in `-s0`. The default for a number
             that is not in every name is the option's name.
@@ -48,7 +48,7 @@ def norm_option(doc: str) -> Any:
     return option("layer", doc, in_name=True)
 
 
-def rate_option(default: float, doc: str = "Adam's step size", in_name: bool = False) -> Any:
+def rate_option(default: float, doc: str = "Adam's learning rate", in_name: bool = False) -> Any:
     """Makes the field `learning_rate` of a configuration: `-lr0.001` in the name of a run's folder."""
     return option(default, doc, in_name=in_name, prefix="lr", above=0)
 
@@ -66,7 +66,7 @@ def batch_option(default: int, what: str, least: int = 1, in_name: bool = False)
 
 def decay_option(default: float = 0.0) -> Any:
     """Makes the field `decay` of a configuration, which `Task.decay` takes."""
-    doc = "share of the updates, at the end of the run, in which the step size falls linearly to 0"
+    doc = "share of the updates, at the end of the run, in which the learning rate falls linearly to 0"
     return option(default, doc, least=0, most=1)
 
 

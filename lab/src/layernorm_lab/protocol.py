@@ -103,7 +103,7 @@ class Experiment:
         check: (configuration, data set) -> None. It raises ValueError, naming the option, if they do not fit together.
         task: (configuration, data set, accelerator) -> what to train.
         report: (the runs, the claims) -> figures, tables, findings, deviations.
-        threads: processor threads unless --threads is given. 0: torch's choice.
+        threads: CPU threads unless --threads is given. 0: torch's choice.
         embedded: whether the data set is part of a package, so that --data does not exist.
         sampler: how its network draws. None: there is nothing to draw.
         claims: what the judge decides from its runs.

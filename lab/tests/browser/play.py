@@ -148,18 +148,18 @@ def test_networks_are_trained_in_two_browsers_at_once(pages, server):
             browser.until(lambda browser=browser: browser.driver.title == "Training - layernorm play")
             browser.press("train")
         other.sees("waits for another page")
-        pages.sees("At a rate of 0.0025: no norm")
+        pages.sees("At a learning rate of 0.0025: no norm")
         other.sees("update 10 of 200")
     finally:
         other.driver.quit()  # its training ends, and the next has its place
     pages.slide("learning rate", [Keys.ARROW_RIGHT] * 2)
     pages.sees("learning rate 0.01")
     pages.press("train")
-    pages.sees("Best of 2 rates: no norm")
+    pages.sees("Best of 2 learning rates: no norm")
     pages.press("train")
     pages.sees("update 10 of 200")
     pages.press("stop")
-    pages.sees("Best of 2 rates: no norm")
+    pages.sees("Best of 2 learning rates: no norm")
 
 
 def test_a_text_is_written_and_bad_input_refused(pages, server):
@@ -249,7 +249,7 @@ def test_the_pages_fit(server, width, dark):
         pages.photograph(f"table-1-{name}")
         pages.press("Training")
         pages.press("train")
-        pages.sees("At a rate of 0.0025: no norm")
+        pages.sees("At a learning rate of 0.0025: no norm")
         pages.photograph(f"training-{name}")
         pages.press("handwriting: handwriting-layer-s0")
         pages.type("text", "Layer norm")

@@ -91,7 +91,7 @@ def test_a_job_that_is_killed_is_named_and_the_same_command_resumes_it(tmp_path,
         (["--on", "local", "--ask", "slurm_x=1"], "--on local: Unknown argument 'x'"),
         (["--on", "local", "--ask", "timeout_min=abc"], '--on local: Parameter "timeout_min" expected type'),
         (["--on", "slurm"], "--on slurm: "),
-        (["--ask", "timeout_min=60"], "--ask is for jobs: give --on slurm, too"),
+        (["--ask", "timeout_min=60"], "--ask is for jobs: also give --on slurm"),
     ],
 )
 def test_what_cannot_be_asked_for(options, message, tmp_path, monkeypatch, capsys):

@@ -90,22 +90,22 @@ def test_the_page_trains_again_and_again(monkeypatch):
         await user.should_see("Press train")
         (slider,) = (item for item in user.find(ui.slider).elements if item.props["aria-label"] == "learning rate")
         user.find(kind=ui.button, content="train").click()
-        await user.should_see("At a rate of 0.0025: no norm", retries=100)
+        await user.should_see("At a learning rate of 0.0025: no norm", retries=100)
         await user.should_not_see("Best of")
         slider.value = "abc"  # what a browser may send: the first rate is shown
         await user.should_see("learning rate 0.0025")
         slider.value = 6
         await user.should_see("learning rate 0.01")
         user.find(kind=ui.button, content="train").click()
-        await user.should_see("Best of 2 rates: no norm", retries=100)
+        await user.should_see("Best of 2 learning rates: no norm", retries=100)
         await user.should_see("update 4 of 4")
         slider.value = 4
         user.find(kind=ui.button, content="train").click()
-        await user.should_see("At a rate of 0.0025: no norm", retries=100)  # again: the last one is shown
-        await user.should_see("Best of 2 rates")
+        await user.should_see("At a learning rate of 0.0025: no norm", retries=100)  # again: the last one is shown
+        await user.should_see("Best of 2 learning rates")
         slider.value = 6
         user.find(kind=ui.button, content="train").click()
-        await user.should_see("At a rate of 0.01: no norm", retries=100)
+        await user.should_see("At a learning rate of 0.01: no norm", retries=100)
 
         monkeypatch.setattr(training, "UPDATES", 10**6)  # one that does not end by itself
         user.find(kind=ui.button, content="train").click()
@@ -113,7 +113,7 @@ def test_the_page_trains_again_and_again(monkeypatch):
         await asyncio.sleep(0.3)
         await user.should_not_see("waits")  # the first has made room for the second
         user.find(kind=ui.button, content="stop").click()
-        await user.should_see("At a rate of 0.01: no norm")
+        await user.should_see("At a learning rate of 0.01: no norm")
 
         def fails(norm, seed):
             raise RunError("the digits are gone")

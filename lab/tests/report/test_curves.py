@@ -257,7 +257,7 @@ def test_diverged_runs_are_marked_in_the_sensitivity_curves(tmp_path):
     assert [curve.x for curve in last.curves] == [[0.001, 0.01, 0.1], [0.001, 0.01]]
     assert last.curves[0].mean == pytest.approx([0.8, 0.6, 0.02]), "of the seeds that did not diverge"
     (figure,) = sensitivity(found, ERROR)
-    assert "A cross at the upper edge: at this rate a seed diverged" in figure.caption
+    assert "A cross at the upper edge: a seed diverged at this learning rate" in figure.caption
     (axes,) = figures.canvas(figure).axes[1:]
     crosses = [line.get_xdata().tolist() for line in axes.get_lines() if line.get_marker() == "X"]
     assert crosses == [[0.1], [0.01, 0.1]]

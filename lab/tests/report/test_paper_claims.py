@@ -1,4 +1,4 @@
-"""docs/claims.md and the reports: made again from the committed summaries, and the claims as data."""
+"""The pages of the claims and the reports: made again from the committed summaries, and the claims as data."""
 
 import dataclasses
 import gzip
@@ -168,7 +168,7 @@ def test_a_terminal_shows_every_claim_with_its_verdict_and_effect(capsys):
     assert max(map(len, lines)) <= 80
     columns = [" ".join(" ".join(line[start:end] for line in lines).split())
                for start, end in ((0, 33), (34, 52), (53, 80))]  # fmt: skip
-    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    page = (RESULTS / "verdicts.md").read_text(encoding="utf-8")
     for rulings in claims.rulings(RESULTS).values():
         for ruling in rulings:
             assert ruling.claim.text.rstrip(".") in columns[0]
@@ -188,8 +188,17 @@ def test_another_json_file_is_no_summary(capsys):
     refused(["report", str(RESULTS / "theory" / "claims.json")], 1, "claims.json is no summary of runs", capsys)
 
 
-def test_the_committed_page_is_made_again_to_the_byte():
-    assert claims.claims_page(RESULTS).encode() == (ROOT / "docs" / "claims.md").read_bytes()
+def test_the_committed_pages_are_made_again_to_the_byte(tmp_path):
+    short, whole = tmp_path / "claims.md", tmp_path / "verdicts.md"
+    assert cli.main(["claims", "--results", str(RESULTS), "--out", str(short), "--details", str(whole)]) == 0
+    assert short.read_bytes() == (ROOT / "docs" / "claims.md").read_bytes()
+    assert whole.read_bytes() == (RESULTS / "verdicts.md").read_bytes()
+
+
+def test_the_short_page_is_short_and_counts_what_the_paper_says_in_words():
+    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    assert len([word for word in page.split() if word.strip("|-")]) <= 1200
+    assert "17 claims: ahead 10, behind 1, equal 3, undecided 3." in " ".join(page.split())
 
 
 @pytest.mark.parametrize(("name", "claim"), CLAIMS)

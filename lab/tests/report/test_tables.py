@@ -47,12 +47,12 @@ def test_results_have_a_row_for_each_rate_that_the_figure_shows():
     table = results([block], metrics, columns, "A note.", [("paper", "baseline", {"last": "7", "seeds": "1"})])
     assert table.columns == ["", "norm", "rate", "last", "lowest", "seeds", "updates"]
     assert table.rows == [
-        ["ours", "baseline", "0.001", "0.40 (0.40-0.40)", "40.00", "5", "30"],
-        ["ours", "baseline", "0.002", "0.10 (0.10-0.10)", "10.00", "5", "30"],
-        ["ours", "layer norm", "0.001", "0.40 (0.40-0.40)", "40.00", "5", "30"],
-        ["ours", "layer norm", "0.002", "0.10 (0.10-0.10)", "10.00", "5", "30"],
-        ["ours", "weight norm", "0.001", "0.40 (0.40-0.40)", "40.00", "2", "30"],
-        ["ours", "weight norm", "0.002", "0.10 (0.10-0.10)", "10.00", "2", "30"],
+        ["here", "baseline", "0.001", "0.40 (0.40-0.40)", "40.00", "5", "30"],
+        ["here", "baseline", "0.002", "0.10 (0.10-0.10)", "10.00", "5", "30"],
+        ["here", "layer norm", "0.001", "0.40 (0.40-0.40)", "40.00", "5", "30"],
+        ["here", "layer norm", "0.002", "0.10 (0.10-0.10)", "10.00", "5", "30"],
+        ["here", "weight norm", "0.001", "0.40 (0.40-0.40)", "40.00", "2", "30"],
+        ["here", "weight norm", "0.002", "0.10 (0.10-0.10)", "10.00", "2", "30"],
         ["paper", "baseline", "-", "7", "-", "1", "-"],
     ]
     assert results([block], metrics[:1], columns, "").rows[0][0] == ""
@@ -182,7 +182,7 @@ class Protocol:
     """Options of an experiment, with the paper's values."""
 
     norm: str = option("layer", "the norm", in_name=True)
-    learning_rate: float = option(1e-3, "the step size")
+    learning_rate: float = option(1e-3, "the learning rate")
     train_cases: int = option(0, "cases to train on (0: all (of them))")
     prior: bool = option(False, "whether there is a prior")
     bias: float = option(0.0, "the bias")

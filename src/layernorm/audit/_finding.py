@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """Something that is badly scaled at the start of training."""
+    """One thing that is badly scaled at the start of training."""
 
     module: str  # its name in the audited module, "" for the audited module itself
     what: str  # what was found, in words
@@ -21,7 +21,7 @@ class Finding(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """How the gradient of a recurrent layer's state grows or shrinks over time, in one direction."""
+    """Says how the gradient of a recurrent layer's state grows or shrinks over time, in one direction."""
 
     module: str  # its name and its layer: "encoder", with several layers "encoder, layer 1 reverse"
     steps: int  # that it went back
@@ -37,7 +37,7 @@ class Growth(NamedTuple):
 
 
 class Audit(list[Finding]):
-    """The findings of an audit. As text it is what they say, and empty where there are none.
+    """The findings of an audit, as a list. Its text is what they say, and empty where there are none.
 
     ``growth`` has a `Growth` for each recurrent layer and direction, whether or not there is a finding.
     """

@@ -26,7 +26,7 @@ def first_not_finite(
         if bad := _count(tensor):
             owner, _, leaf = name.rpartition(".")
             return Finding(
-                owner, f"{bad} of the {tensor.numel()} numbers of {leaf} are not finite", bad, 0, "Set it anew."
+                owner, f"{bad} of the {tensor.numel()} numbers of {leaf} are not finite", bad, 0, "Set it again."
             )
     for name, tensor in inputs:
         if bad := _count(tensor):

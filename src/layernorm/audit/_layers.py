@@ -20,7 +20,7 @@ DOMINANT = 10.0
 of the variance, and changes the norm's output by less than a tenth."""
 
 SIZES = 2.0
-"""The largest ratio between the deviations of W_ih x, from the tenth to the ninetieth of a hundred cases, where W_ih x
+"""The largest ratio between the deviations of W_ih x, from the 10th to the 90th of a hundred cases, where W_ih x
 is normalised by itself. In the tasks of `layernorm run swaps` embeddings, one-hot vectors and the outputs of other
 layers have 1.1 to 1.7, measured features 1.5 to 11."""
 
@@ -102,8 +102,8 @@ def _findings_of_sizes(name: str, module: Normalised, inputs: int, sizes: list[T
     sonnet = ' or, with a forget bias of 1, "sonnet"' if module.network == "LSTM" else ""
     return [Finding(
         name,
-        f"W_ih x is normalised by itself, which leaves an input's {left} and takes away its size; this differs "
-        f"{ratio:.3g} times between the cases (from the tenth of a hundred to the ninetieth)",
+        f"W_ih x is normalised by itself, which leaves an input's {left} and removes its size; the size differs "
+        f"{ratio:.3g} times between the cases (from the 10th of a hundred to the 90th)",
         ratio, SIZES,
         f'Take formula="sum"{sonnet}, which normalises W_ih x + W_hh h together, with gains by '
         "ln.match(module, *batch). Or put an encoder of many units before it.",

@@ -29,8 +29,8 @@ from ._inspected import OF_GAIN, PLACES, in_one_type
 GROWS = 10.0
 """The largest growth of a gradient over a batch's length. Over 200 steps of noise, of a random walk and of a constant,
 with 10 and 100 inputs and 32 to 256 units, torch's networks, GRUs, LSTMs with recurrent gains of 0.1 to 0.6 and those
-with a norm of the cell alone reach 1.1 at most. LSTMs with gains of 1 reach 20 to 2,500 on noise, and networks with one
-norm of W_ih x + W_hh h, which is small at 10 inputs and 256 units, there 36 to 3,000,000."""
+with only a norm of the cell reach 1.1 at most. LSTMs with gains of 1 reach 20 to 2,500 on noise. Networks with one norm
+of W_ih x + W_hh h, which is small at 10 inputs and 256 units, reach 36 to 3,000,000 on noise."""
 
 STEPS = 400
 """The first steps of a sequence, on which it is measured: with gains of 1 the growth is seen after 100."""
@@ -168,7 +168,7 @@ def _sizes_by_lag(a: RecurrentArguments) -> list[Tensor]:
 
 
 def _stretches(logs: Tensor, counted: Tensor) -> list[Tensor]:
-    """Splits what was measured in each row, (B, T) in the order of the way back, where a row starts anew."""
+    """Splits what was measured in each row, (B, T) in the order of the way back, where a row starts again."""
     found = []
     for row, counts in zip(logs, counted, strict=True):
         ends = [-1, *(~counts).nonzero().flatten().tolist(), len(row)]
@@ -229,7 +229,7 @@ class _Trial(NamedTuple):
 
 
 def _cause(calls: Sequence[LayerCall]) -> tuple[str, str]:
-    """Finds what makes a layer's gradient grow: the first parameter of which another size ends it. Says how, too."""
+    """Finds what makes a layer's gradient grow: the first parameter of which another size ends it. Also says how."""
     for trial in _trials(calls[0].arguments):
         curve = curve_of(calls, {trial.name: trial.factor})
         if curve is not None and curve.peak[0] <= GROWS:

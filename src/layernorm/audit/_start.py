@@ -25,8 +25,8 @@ UNLIKE = 4.0
 """The largest ratio, either way, between a gain and the size of its vector in the plain network."""
 
 LEAP = 3.0
-"""The largest ratio between the first updates of a weight, with the norms and in the plain network. Above it a rate
-that suits the plain network is as if raised by as much."""
+"""The largest ratio between the first updates of a weight, with the norms and in the plain network. Above it a learning
+rate that suits the plain network is as if raised by as much."""
 
 LARGE = 0.1
 """The part of a weight's length from which on its first update is large. Less does no harm, whatever the ratio."""
@@ -35,7 +35,7 @@ LARGE = 0.1
 def findings_of_start(
     module: torch.nn.Module, batch: Sequence[Any], loss: Callable[[Any], Tensor], optimizers: Optimizers
 ) -> Iterator[Finding]:
-    """Says where the networks start otherwise than the plain ones, and whether the rate suits them all the same."""
+    """Says where the networks start otherwise than the plain ones, and whether the learning rate suits them anyway."""
     networks = named_networks(module)
     if not networks:
         return
@@ -65,7 +65,8 @@ def findings_of_start(
             f"{most.gain:.3g}, its deviation there {most.plain:.3g}){others}",
             ratio, UNLIKE,
             "A learning rate that was found for the plain network need not suit this one: try others. With Adam try up "
-            "to 4 times the rate, and gains set with ln.match(module, *batch), with which the networks start alike.",
+            "to 4 times the learning rate, and gains set with ln.match(module, *batch), with which the networks start "
+            "alike.",
         )  # fmt: skip
     steps = first_steps(module, batch, loss, optimizers)
     if not all(math.isfinite(step.change) and math.isfinite(step.plain) for step in steps):
@@ -76,8 +77,8 @@ def findings_of_start(
         ratio, step = max(leaps)
         yield Finding(
             owner_of(step.name),
-            f"at the rate {step.rate:g} the first update changes {step.name} by {step.change:.2g} of its length, "
-            f"{ratio:.3g} times as much as in the plain network",
+            f"at the learning rate {step.rate:g} the first update changes {step.name} by {step.change:.2g} of its "
+            f"length, {ratio:.3g} times as much as in the plain network",
             ratio, LEAP,
             _fix_of_leap(module, batch, loss, optimizers),
         )  # fmt: skip
@@ -90,7 +91,7 @@ def _leaps(steps: Sequence[Step]) -> list[tuple[float, Step]]:
 def _fix_of_leap(
     module: torch.nn.Module, batch: Sequence[Any], loss: Callable[[Any], Tensor], optimizers: Optimizers
 ) -> str:
-    """Says how large the first update is from other starts, at the same rate."""
+    """Says how large the first update is from other starts, at the same learning rate."""
     starts = {
         'with the gains of a new network with gain_init="steady"': steady_gains(module),
         "with gains set by ln.match(module, *batch)": _matched_gains(module, batch),
@@ -107,7 +108,7 @@ def _fix_of_leap(
         f"It is {f'{ratio:.3g} times' if ratio > 1 else 'not larger than'} the plain network's {text}."
         for text, ratio in ratios.items()
     )
-    return f"The start is the cause, not the rate. {found}"
+    return f"The start is the cause, not the learning rate. {found}"
 
 
 def _matched_gains(module: torch.nn.Module, batch: Sequence[Any]) -> dict[Tensor, Tensor]:
@@ -123,7 +124,7 @@ def _matched_gains(module: torch.nn.Module, batch: Sequence[Any]) -> dict[Tensor
 
 
 def _rates(optimizers: Optimizers) -> dict[Tensor, float]:
-    """Returns the rate of each parameter that the optimisers have."""
+    """Returns the learning rate of each parameter that the optimisers have."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return {p: float(group["lr"]) for group in groups for p in group["params"]}
 
@@ -209,7 +210,7 @@ def _changes(
 
 
 def _take_steps(optimizers: Optimizers, closure: Callable[[], Any]) -> None:
-    """Takes one step of each optimiser, with the gradients of before any of them."""
+    """Takes one step of each optimiser, all with the gradients from before the first of these steps."""
     own = [_needs_closure(optimizer) for optimizer in optimizers]
     if not all(own):  # with a closure the gradients would be computed after the optimiser's hooks, which may clip them
         closure()

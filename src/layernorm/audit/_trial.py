@@ -1,4 +1,4 @@
-"""Other tensors in the place of a module's own, to measure what another start would give."""
+"""Other tensors instead of a module's own, to measure what another start would give."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..nn._gains import steady_gain
 
 @contextlib.contextmanager
 def replaced(module: torch.nn.Module, tensors: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    """Lets a module use other tensors in the place of some of its parameters and buffers inside the ``with``.
+    """Lets a module use other tensors instead of some of its parameters and buffers inside the ``with``.
 
     No tensor is written to, so that a backward whose forward came before stays valid.
     """

@@ -19,7 +19,7 @@ _OF_FORWARD = (
     *("check_forward_args", "check_input", "check_hidden_size", "permute_hidden"),
     *("get_expected_hidden_size", "get_expected_cell_size"),
 )
-"""The methods that the forward of torch's modules calls, and ours does not."""
+"""The methods that the forward of torch's modules calls, and layernorm's does not."""
 
 _STRUCTURE = ("input_size", "hidden_size", "bias", "num_layers", "bidirectional", "proj_size")
 """The attributes that say which parameters there are; a cell has the first three."""
@@ -28,13 +28,14 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 
 
 class Accelerated(torch.nn.Module):
-    """What an accelerated module is besides.
+    """The base class that `accelerate` adds to a module's class.
 
-    Its attributes are torch's own. A call follows ``mode`` of an `RNN` and ``nonlinearity`` of an `RNNCell`, as torch's
-    does, and refuses other sizes, layers and directions than those at `accelerate`.
+    The module's attributes are torch's own. A call follows ``mode`` of an `RNN` and ``nonlinearity`` of an `RNNCell`,
+    as torch's does, and refuses other sizes, layers and directions than those at `accelerate`.
 
     In the order in which methods are looked up, its class has a user's subclass first, then the forward of layernorm's
-    module, then torch's class, and layernorm's last. So a subclass whose own ``forward`` calls torch's calls ours.
+    module, then torch's class, and layernorm's last. So a subclass whose own ``forward`` calls torch's calls
+    layernorm's.
     """
 
     _class_before: ClassVar[type[torch.nn.Module]]
@@ -85,33 +86,35 @@ def accelerate(module: Module) -> Module:
     """Makes every `torch.nn.RNN`, `LSTM`, `GRU` and their cells inside a module compute with layernorm's CPU engine.
 
     The equations are torch's, as under ``norm=None``: outputs and gradients are equal up to rounding. The modules stay
-    the objects that they are, with their parameters, state-dict keys, hooks, attributes, methods and mode. The
-    ``forward`` of torch's class alone becomes that of layernorm's. It also takes ``reset``, that of a network
-    ``lengths`` and ``mask``, and there is ``stepper()``. Optimisers made before stay valid. The class of such a module
-    is a subclass of the one that it had and of layernorm's, with "Accelerated" before its name. `copy.deepcopy` and
-    pickle keep it.
+    the objects that they are, with their parameters, state-dict keys, hooks, attributes, methods and mode. Optimisers
+    made before stay valid. Only ``forward`` changes: layernorm's takes the place of torch's. It also takes ``reset``,
+    and in a network ``lengths`` and ``mask``. The modules gain ``stepper()``.
 
-    Subclasses of torch's modules are accelerated, too. One with a ``forward`` of its own is so where this calls
-    ``super().forward``.
+    Print the model to see what was accelerated: the class of such a module has "Accelerated" before its name. It is a
+    subclass of the class that the module had and of layernorm's. `copy.deepcopy` and pickle keep it.
+
+    Subclasses of torch's modules are also accelerated. Where a subclass has a ``forward`` of its own, its calls of
+    ``super().forward`` are.
 
     Args:
-        module: changed in place, also where it is itself one of torch's recurrent modules.
+        module: any module, changed in place. It may itself be one of torch's recurrent modules.
 
     Returns:
         The module.
 
     Warns:
         UserWarning: names each recurrent module that is left as it is, with the reason. It has parametrized weights; a
-            ``forward`` set on the object; a method of its own in the place of one that torch's ``forward`` calls; an
+            ``forward`` set on the object; a method of its own instead of one that torch's ``forward`` calls; an
             attribute or method with a name that layernorm's module needs; or a device or type that the engine lacks.
-            Also names each with its class's own ``forward``, or says that there is nothing to accelerate.
+            The warning also names each module whose class has its own ``forward``. Where there is nothing to
+            accelerate, it says so.
 
     Raises:
         TypeError: ``module`` is no module.
 
-    Limits: an `RNN` one step a call can take longer than torch's, and so can training a `GRU` one step a call, with 64
-    rows and more. Where torch's own forward is faster, it is called: that of an `RNNCell`, of other cells with many
-    rows, and, on AVX-512 with one thread, of an `LSTM` in float32 over full batches.
+    Limits: called for one step at a time, an `RNN` can be slower than torch's. So can the training of a `GRU` with a
+    batch of 64 or more. Where torch's own forward is faster, it is called: that of an `RNNCell`, of other cells with
+    many rows, and, on AVX-512 with one thread, of an `LSTM` in float32 over full batches.
     ``ln.backends.use("native")`` always takes layernorm's engine. An accelerated model that is moved to a GPU computes
     plain torch equations there. `restore` gives torch's modules back. Call it before `convert`, `portable`,
     `torch.jit.script` and dynamic quantization, and before a whole model is saved for a program without layernorm.
@@ -150,7 +153,7 @@ def restore(module: Module) -> Module:
     """Gives the modules that `accelerate` changed their classes back. Parameters, hooks and all else stay as they are.
 
     Args:
-        module: changed in place. Without accelerated modules nothing happens.
+        module: any module, changed in place. Without accelerated modules nothing happens.
 
     Returns:
         The module.

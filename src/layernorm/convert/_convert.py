@@ -83,20 +83,21 @@ def convert(
 
     Parameters that both have stay the same objects, so that ties, optimisers and ``requires_grad`` stay valid. Under
     ``norm="weight"`` the weights are computed, and their directions are copies. The gains and the cell's bias are new,
-    on the same device and of the same type. Subclasses of torch's modules are left alone, with a warning, because what
-    they add could not be kept.
+    on the same device and of the same type. Subclasses of torch's modules stay as they are, with a warning, because
+    what they add could not be kept.
 
-    The function that the network computes changes, so that it has to be trained again. With ``match`` its gains are the
-    sizes that the vectors under the norms have in torch's network.
+    The network then computes another function, so it has to be trained again. With ``match`` it starts closer to
+    torch's network: each gain is the size that the vector under its norm has there.
 
     Args:
-        module: changed in place, unless it is itself one of torch's recurrent modules.
+        module: any module. It is changed in place, unless it is itself one of torch's recurrent modules.
         norm, formula, eps, gain_init, zoneout, recurrent_dropout, variational, gate_clip: as in `LSTM`.
         forget_bias: as in `LSTM`; it is written into the biases of the gate that keeps the old state. ``None``: all
             biases are kept.
-        match: the inputs that the module is called with, a tuple. After the swap the gains of the new modules are set
-            as `layernorm.match` sets them; if ``gain_init`` is a mapping, those that are ``"match"`` in it. For
-            keywords, or to see the gains, call that instead. ``None``: the gains are ``gain_init``.
+        match: a tuple of the inputs that the module is called with. After the swap the gains of the new modules are set
+            as `layernorm.match` sets them; if ``gain_init`` is a mapping, only those that are ``"match"`` in it. To
+            call the module with keywords, or to see the gains, use `layernorm.match` instead. ``None``: the gains are
+            ``gain_init``.
 
     Returns:
         The module, or the new one that takes its place.
@@ -107,7 +108,7 @@ def convert(
         ValueError: a constructor raises it, or a module has something that could not be kept. This is a hook; a weight
             that is computed (weight norm and other parametrizations, pruning); a parameter, buffer, submodule,
             ``forward`` or other attribute that a new module of torch's class does not have; or, for weight norm, a row
-            of zeros. `layernorm.match` raises it.
+            of zeros. With ``match``, `layernorm.match` raises it.
 
     After an error nothing has been changed, whatever the call with ``match`` raised.
 
@@ -172,7 +173,7 @@ def nothing_in(module: torch.nn.Module) -> str:
     scripted = any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
     text = f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"
     if ours := sorted({own_class(part).__name__ for part in module.modules() if isinstance(part, Normalised)}):
-        text += f"; already of layernorm: {', '.join(ours)}"
+        text += f"; already layernorm's: {', '.join(ours)}"
     return text + ("; what torch.jit has scripted or traced cannot be changed" if scripted else "")
 
 
@@ -187,9 +188,9 @@ def _warn_of_unconverted(module: torch.nn.Module, converted: bool) -> None:
             subclasses.append(f"{name or 'the module'} ({own_class(part).__name__})")
     warned = [] if converted or accelerated or subclasses else [nothing_in(module)]
     if accelerated:
-        warned.append(f"left alone as accelerated, call layernorm.restore(model) first: {', '.join(accelerated)}")
+        warned.append(f"not changed, as accelerated; call layernorm.restore(model) first: {', '.join(accelerated)}")
     if subclasses:
-        warned.append(f"left alone as subclasses of torch's modules: {', '.join(subclasses)}")
+        warned.append(f"not changed, as subclasses of torch's modules: {', '.join(subclasses)}")
     if warned:
         warnings.warn(f"convert: {'; '.join(warned)}", stacklevel=3)
 
@@ -210,7 +211,10 @@ def _lost_names(old: torch.nn.Module, bare: torch.nn.Module) -> list[str]:
 
 
 def constructor_arguments(old: torch.nn.Module, theirs: type[torch.nn.Module]) -> dict[str, Any]:
-    """Reads off what a module of torch's was made with, but for device and type. An RNN computes what ``mode`` says."""
+    """Returns the arguments that a module of torch's was made with, without device and type.
+
+    An RNN computes what ``mode`` says.
+    """
     found = {name: getattr(old, name) for name in ("input_size", "hidden_size", *TABLE[theirs][1])}
     found["bias"] = bool(found["bias"])  # torch's cells take whatever is true
     if issubclass(theirs, torch.nn.RNN):

@@ -47,12 +47,12 @@ def _range(values: Sequence[float]) -> str:
 
 
 def match(module: torch.nn.Module, /, *inputs: Any, gain_init: GainInit = "match", **keywords: Any) -> Matches:
-    r"""Sets the gains of layernorm's recurrent networks so that they start as plain ones would.
+    r"""Sets the gains of layernorm's recurrent networks so that they start as networks without a norm would.
 
     A norm replaces the size of a vector by its gain, which starts at 1. In a network as torch draws it the summed
     inputs are smaller than that. So the gates, the outputs and the gradients of a network with layer norm have other
-    sizes than torch's have, and a learning rate that suits the one need not suit the other. `match` gives every gain
-    the size that its vectors have without a norm:
+    sizes than those of torch's network, and a learning rate that suits the one need not suit the other. `match` gives
+    every gain the size that its vectors have without a norm:
 
     .. math::
         gain = \operatorname{mean}_{t, b} \sqrt{\operatorname{var}(z_{t b}) + \epsilon}
@@ -68,20 +68,19 @@ def match(module: torch.nn.Module, /, *inputs: Any, gain_init: GainInit = "match
     dropout. Steps beyond a row's length do not count. Neither do vectors without a deviation, such as
     :math:`W_{hh} h` at the first step.
 
-    Nothing but the gains is set. Other parameters, gradients, buffers, hooks, mode and torch's random state are as
-    before.
+    Only the gains change. Other parameters, gradients, buffers, hooks, mode and torch's random state stay as they were.
 
     Args:
         module: any network. Layernorm's recurrent networks and cells inside it are matched, also where they run by
             ``stepper()``. It runs in the mode that it is in, training or evaluation.
-        inputs, keywords: what to call it with. A batch as in training is best.
+        inputs, keywords: the arguments to call it with. A batch as in training is best.
         gain_init: which gains are set, and to what, as in `LSTM`. A mapping sets the gains that it names, each to a
             number or to ``"match"``, the size that its vectors have; all other gains stay as they are. ``"match"``: all
             gains are matched.
 
     Returns:
-        `Matches`, a list with a `MatchedLayer` for each layer and direction: its name and the gains that were set. It
-        prints as a line for each.
+        `Matches`, a list with a `MatchedLayer` for each layer and direction: its name and the gains that were set.
+        Printed, it shows one line for each of them.
 
     Raises:
         TypeError: ``module`` is no module, or has no ``forward``.

@@ -24,7 +24,7 @@ MOST = (2**31 - 1) // 127**2
 
 
 WORTHWHILE = 150_000
-"""A layer whose two weight matrices have this many numbers together gains from int8. On a processor with AVX2 the GRU
+"""A layer whose two weight matrices have this many numbers together gains from int8. On a CPU with AVX2 the GRU
 of 160 inputs and units, which has 153,600, is 1.08 to 1.16 times as fast at 1 and 10 steps in a call, and 0.89 times at
 100. The LSTM of 128, which has 131,072, is 1.06 times as fast, and 0.78 times at 100 (docs/performance.md)."""
 
@@ -44,25 +44,27 @@ def quantize(model: Model, *, filter_fn: Callable[[torch.nn.Module, str], bool] 
 
     A small network is slower in int8, or not faster, so it stays as it is. A network is small if ``weight_ih`` and
     ``weight_hh`` of a layer and direction have fewer than 150,000 numbers together, in the mean over layers and
-    directions. With as many inputs as units that is an LSTM of up to 136 units, a GRU of up to 158, an RNN of up to
-    273. ``filter_fn`` makes another choice. The ``repr`` of a network with int8 weights has ``dtype=torch.int8``.
+    directions. With an input size equal to the hidden size that is an LSTM of up to 136 units, a GRU of up to 158, an
+    RNN of up to 273. ``filter_fn`` makes another choice. The ``repr`` of a network with int8 weights has
+    ``dtype=torch.int8``.
 
-    The weights become int8 buffers, and their scales ``weight_ih_scale_l0``... are buffers, too, so the copy has a
-    state dict of its own, a quarter as large. Scales are in float32 or wider, also in a network of 16 bits. To load a
-    state dict, quantize a new model and call ``load_state_dict``. The copy takes what the original takes in evaluation,
-    but it has no ``stepper``. Cells and other modules stay as they are.
+    The weights become int8 buffers. Their scales ``weight_ih_scale_l0``... are also buffers, so the copy has a state
+    dict of its own, a quarter as large. Scales are in float32 or wider, also in a network of 16 bits. To load a state
+    dict, quantize a new model and call ``load_state_dict``. The copy takes what the original takes in evaluation, but
+    it has no ``stepper``. Cells and other modules stay as they are.
 
     A network with int8 weights has no gradient. A call raises a RuntimeError in training mode, or where a tensor
     requires grad.
 
     Args:
         model: any network, or one of layernorm's itself. It is not changed. Weights that a parametrization
-            computes, as under weight norm, become int8, too.
-        filter_fn: ``(module, name) -> bool``, asked for every `RNN`, `LSTM` and `GRU` of layernorm, with its name in
-            ``model``: whether its weights become int8. By default those of large networks do.
+            computes, as under weight norm, also become int8.
+        filter_fn: ``(module, name) -> bool`` says whether the weights of a network become int8. It is called with
+            every `RNN`, `LSTM` and `GRU` of layernorm, and its name in ``model``. By default the weights of large
+            networks do.
 
     Returns:
-        the copy. A warning says so if it has no int8 weights.
+        The copy. If it has no int8 weights, a warning says so.
 
     Raises:
         TypeError: ``model`` is no module, or ``filter_fn`` is no function.

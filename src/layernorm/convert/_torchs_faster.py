@@ -1,4 +1,4 @@
-"""Where torch's own forward is faster than ours, so that an accelerated module calls it.
+"""Where torch's own forward is faster than layernorm's, so that an accelerated module calls it.
 
 The rules are tables of `benchmarks/accelerated.py`, `networks` and `cells`. They look at nothing that changes from
 process to process. torch's `RNNCell` is one short operation. The products of its cells are a library's, which does not
@@ -41,7 +41,7 @@ RULES = {
     torch.nn.LSTMCell: faster_cell,
     torch.nn.GRUCell: faster_cell,
 }
-"""For a class of torch's: whether its forward takes less time than ours, of a module and an input without resets."""
+"""For each class of torch's, a function of a module and an input without resets: whether torch's forward is faster."""
 
 
 def _is_plain(module: Any, input: Tensor, weights: Iterable[Tensor]) -> bool:
@@ -59,12 +59,12 @@ def _trains(module: Any, input: Tensor) -> bool:
 
 @functools.cache
 def _has_avx512() -> bool:
-    """Says whether ours is the CPU engine with a set of AVX-512."""
+    """Says whether layernorm's engine is the CPU engine with a set of AVX-512."""
     found = backends.preferred(backends.Kind("recurrent", backends.CPU, torch.float32)).engine
     return getattr(found, "ISA", None) in ("avx512", "avx512bf16", "amx")
 
 
 @functools.cache
 def _has_slow_products() -> bool:
-    """Says whether the library of torch's products uses half of the processor: MKL has AVX-512 for Intel's own only."""
+    """Says whether torch's library for products uses half of the CPU: MKL has AVX-512 only for Intel's own."""
     return _has_avx512() and "AMD" in torch.cpu.get_capabilities()["cpu_name"]

@@ -100,8 +100,8 @@ def put_back(module: torch.nn.Module) -> Iterator[None]:
     """Puts back what a forward pass changes: buffers, mode, tensors that modules keep from call to call as attributes,
     such as a state, and torch's random state.
 
-    The buffers' version counters are put back as well: their numbers are those of before, so that a backward whose
-    forward came before stays valid.
+    The buffers' version counters are put back as well: the buffers have their earlier numbers again, so a backward
+    whose forward came before stays valid.
     """
     parts = list(module.modules())
     buffers = [(part, name, b, b.clone()) for part in parts for name, b in part._buffers.items() if b is not None]
@@ -123,7 +123,7 @@ def put_back(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _put_tensors_back(attributes: dict[str, Any], before: Mapping[str, Any]) -> None:
-    """Gives the attributes that have got tensors, alone or in tuples, lists and dicts, their values of before."""
+    """Gives the attributes that have got tensors, by themselves or in tuples, lists and dicts, their earlier values."""
     changed = [name for name, value in attributes.items() if value is not before.get(name)]
     for name in changed:
         if any(isinstance(leaf, Tensor) for leaf in tree_leaves(attributes[name])):

@@ -52,7 +52,7 @@ class Norm:
         return f"{self.M} x {self.N}" + ", residual" * self.residual + ", large mean" * self.shifted
 
     def terms(self, name: str) -> int:
-        """Returns the number of terms in the longest sum that a tensor hangs on: over a row, for the gradients of
+        """Returns the number of terms in the longest sum that a tensor depends on: over a row, for the gradients of
         weight and bias also over the rows."""
         return max(self.M, self.N) if name in ("d weight", "d bias") else self.N
 
@@ -122,7 +122,7 @@ class Recurrent:
         return ", ".join([self.short, *words, f"T={self.T} B={self.B} I={self.I} H={self.H}"])
 
     def terms(self, name: str) -> int:
-        """Returns the number of terms in the longest sum: each tensor hangs on all of them."""
+        """Returns the number of terms in the longest sum: each tensor depends on all of them."""
         return max(self.T * self.B, self.I, self.H)
 
     @property
@@ -239,7 +239,7 @@ def few() -> list[tuple[Problem, torch.dtype]]:
 def battery() -> list[tuple[Problem, torch.dtype]]:
     """Returns every problem in every type, except large means in float64.
 
-    The exact mean is in float64 as well, so that the distances from a large mean would lose digits in it, too.
+    The exact mean is also in float64, so the distances from a large mean would lose digits in it as well.
     """
     problems: list[tuple[Problem, torch.dtype]] = []
     for turn, dtype in enumerate(TYPES):

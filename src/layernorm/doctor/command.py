@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "time with torch's; takes some minutes; exits with 1 if an engine is wrong",
     )  # fmt: skip
     if words and not words[0].startswith("-") and words[0] != "doctor":
-        parser.error(f"{words[0]!r} is no command of the library alone; for the laboratory's, layernorm: {laboratory}")
+        parser.error(f"{words[0]!r} is no command of the library; layernorm has those of the laboratory: {laboratory}")
     parsed = parser.parse_args(words)
     try:
         check() if parsed.check else show()

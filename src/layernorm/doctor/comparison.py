@@ -130,7 +130,7 @@ def _roundings(computed: Tensor, exact: Tensor, dtype: torch.dtype) -> float:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Runs on one thread: on a busy processor, many threads of small operations wait for each other."""
+    """Runs on one thread: on a busy CPU, many threads of small operations wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -68,7 +68,7 @@ def core() -> list[Section]:
         ]),
         Section("machine", [
             ("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
-            ("processor", f"{machine.processor()}, {torch.backends.cpu.get_cpu_capability()}"),
+            ("CPU", f"{machine.processor()}, {torch.backends.cpu.get_cpu_capability()}"),
             ("cores", f"{machine.cores()}; threads of torch: {torch.get_num_threads()}"),
             ("CUDA", cuda),
             *([("variables", " ".join(f"{name}={value}" for name, value in variables))] if variables else []),

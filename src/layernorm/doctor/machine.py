@@ -1,4 +1,4 @@
-"""What this machine and installation are: versions, commit, processor, cores. It imports nothing of the package."""
+"""What this machine and installation are: versions, commit, CPU, cores. It imports nothing of the package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def version(package: str) -> str | None:
 
 
 def processor() -> str:
-    """Looks up the processor's name, as far as the system gives it."""
+    """Looks up the CPU's name, as far as the system gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("model name", "Model\t")):
@@ -35,7 +35,7 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """Counts the processor cores that this process may use."""
+    """Counts the CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -176,7 +176,7 @@ class RecurrentArguments(NamedTuple):
         return [*tensors, *population] if population else tensors
 
     def with_tensors(self, tensors: Sequence[Any]) -> RecurrentArguments:
-        """Returns the same call with others in the place of its `tensors`."""
+        """Returns the same call with others instead of its `tensors`."""
         _, state, params, recurrence, changes, lengths, reset, reverse, batch_sizes, population, count_padding = self
         n, end = 1 + len(state), 1 + len(state) + len(params)
         if len(tensors) == end:

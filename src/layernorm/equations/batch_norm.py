@@ -122,7 +122,7 @@ class BatchNorm:
     def backward(self, d: Tensor, s: Standardized, later: Moments | None) -> tuple[Tensor, Moments | None]:
         """Computes the gradient of z from d of z_hat, at one step.
 
-        z has a gradient through mean and deviation, too, if these were made of z. Then ``later`` has the sums of d and
+        z also has a gradient through mean and deviation, if these were made of z. Then ``later`` has the sums of d and
         of d * z_hat from later steps that reused this step's moments. The second result is for the step before: the
         sums, if this step reused moments itself, else zeros. It is None where the moments were given.
         """

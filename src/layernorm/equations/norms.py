@@ -18,7 +18,7 @@ from .dispatch import below_autocast, kernel
 
 
 def centre(z: Tensor) -> Tensor:
-    """Computes z - mean(z), twice: the second time takes away the rounding error of the first mean, which is as large
+    """Computes z - mean(z), twice: the second time removes the rounding error of the first mean, which is as large
     as |mean| * 2^-24 and would otherwise be all that is left of a constant row, or of one with |mean| >> deviation."""
     z = z - z.mean(-1, keepdim=True)
     return z - z.mean(-1, keepdim=True)
@@ -110,7 +110,7 @@ def normalize_backward(
     a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
 ) -> list[Tensor]:
     """Returns the gradients of ``a.input``, which was normalised, and of weight and bias where there are such; sums
-    over rows in the type computed in. ``grad_total`` is what comes to ``a.input`` from elsewhere.
+    over rows in the type computed in. ``grad_total`` is the gradient of ``a.input`` from elsewhere.
 
     `standardize_backward` in place.
     """

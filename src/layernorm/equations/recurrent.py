@@ -218,7 +218,7 @@ def _sum(*terms: Tensor | None) -> Tensor:
 
 
 TakeStepsBack = Callable[..., tuple[State, Contribution]]
-"""Takes all steps of a call back, as `backward_steps`; ``ended_count`` is given under batch norm alone."""
+"""Takes all steps of a call back, as `backward_steps`; ``ended_count`` is given only under batch norm."""
 
 
 @kernel

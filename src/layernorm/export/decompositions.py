@@ -17,14 +17,14 @@ def decompositions() -> dict[Any, Callable[..., list[Tensor]]]:
 
     The program that it returns has no op of layernorm's: it runs in processes without layernorm, and AOTInductor and
     ExecuTorch compile it. The equations are those of `layernorm.equations`. A recurrent network becomes the operations
-    of every step, so the number of time steps is that of the export. `LayerNorm` and `RMSNorm` compute in float64 and
-    round once at the end.
+    of every step, so the sequence length is fixed at export. `LayerNorm` and `RMSNorm` compute in float64 and round
+    once at the end.
 
-    With this table alone all other ops stay as they are. For PyTorch's smaller set of ops, Core ATen, add it to
+    With only this table all other ops stay as they are. For PyTorch's smaller set of ops, Core ATen, add it to
     PyTorch's own table, as in the second example.
 
     Returns:
-        a function for ``layernorm::recurrent``, and one for ``layernorm::normalize``. The first raises a ValueError
+        A function for ``layernorm::recurrent``, and one for ``layernorm::normalize``. The first raises a ValueError
         where the number of time steps is not fixed.
 
     Example::

@@ -35,9 +35,9 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
 
     TorchScript is deprecated: PyTorch 2.13 warns with a DeprecationWarning wherever it is called, 2.15 with a
     FutureWarning, and on Python 3.14 PyTorch does not support it. PyTorch has named no release that removes it.
-    `portable` goes when the oldest PyTorch that layernorm runs on has no `torch.jit.script`. For all other tools use
-    `torch.export` with `layernorm.decompositions`; ExecuTorch and LiteRT take either. `torch.export` of the copy leaves
-    out the checks of the values of ``lengths`` and ``reset``.
+    `portable` will be removed when the oldest PyTorch that layernorm runs on has no `torch.jit.script`. For all other
+    tools use `torch.export` with `layernorm.decompositions`; ExecuTorch and LiteRT take either. `torch.export` of the
+    copy leaves out the checks of the values of ``lengths`` and ``reset``.
 
     The copies compute step by step, in the type of their weights: they are slower, and in 16 bits less exact. They have
     no ``stepper`` and ``reset_hx``. They take ``lengths`` as a tensor, and no `PackedSequence`. The norms become
@@ -47,7 +47,7 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
         model: any network. It is not changed.
 
     Returns:
-        the copy.
+        The copy.
 
     Raises:
         TypeError: ``model`` is no module, or has a module that is a subclass of one of layernorm's.

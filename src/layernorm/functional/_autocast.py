@@ -26,7 +26,7 @@ def type_under_autocast(network: str, autocast: torch.dtype, state: Sequence[Ten
 
 @constant_in_graph
 def is_onednns(dtype: torch.dtype) -> bool:
-    """Says whether oneDNN computes torch's padded LSTM without projections on this processor, of inputs of a type."""
+    """Says whether oneDNN computes torch's padded LSTM without projections on this CPU, for inputs of a type."""
     if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
         return False
     if dtype is torch.bfloat16:
@@ -37,8 +37,8 @@ def is_onednns(dtype: torch.dtype) -> bool:
 
 
 def cast_by_autocast(a: RecurrentArguments, dtype: torch.dtype) -> RecurrentArguments:
-    """Casts to the type of a call under autocast, but for integers and float64, which torch leaves as they are, too,
-    and the scales of int8 weights."""
+    """Casts to the type of a call under autocast, but for the scales of int8 weights, and for integers and float64,
+    which torch also leaves as they are."""
     changes, params = a.changes, a.params
     if changes.restart:
         changes = changes._replace(restart=cast_tensors(changes.restart, dtype))

@@ -263,7 +263,7 @@ def _refuse_expanded(tensor: Tensor) -> None:
 
 
 def _tell_modes() -> None:
-    """Gives modes that count operations the formulas of ours."""
+    """Gives modes that count operations the formulas for layernorm's ops."""
     if not is_dynamo_compiling() and _len_torch_dispatch_stack():
         give_formulas()
 

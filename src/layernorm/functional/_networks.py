@@ -1,4 +1,4 @@
-"""`rnn`, `lstm`, `gru`: one layer in one direction over a sequence, by names as a user gives them."""
+"""`rnn`, `lstm`, `gru`: one layer in one direction over a sequence, with parameters by name."""
 
 from __future__ import annotations
 
@@ -145,22 +145,25 @@ def rnn(
 
     .. math:: h_t = f(\mathrm{LN}(W_{ih} x_t + W_{hh} h_{t-1};\; gain,\; bias_{ih} + bias_{hh}))
 
+    In the shapes T is the sequence length, B the batch size, I the input size, and H the hidden size.
+
     Args:
         input: ``(T, B, I)``.
         hx: the initial ``h``, ``(B, H)``; ``None``: zeros.
-        parameters: by the names that the module has without the layer's suffix: ``weight_ih (H, I)``,
-            ``weight_hh (H, H)``, ``bias_ih``, ``bias_hh``, ``gain (H)``.
+        parameters: a mapping from the names that the module's parameters have without the layer's suffix:
+            ``weight_ih (H, I)``, ``weight_hh (H, H)``, ``bias_ih``, ``bias_hh``, ``gain (H)``.
         norm: ``"layer"``, ``"rms"``, or ``None`` for torch's equations.
         formula: where the normalisations sit: a preset's name or a `Formula`.
-        eps: overrides the formula's.
+        eps: overrides the formula's ``eps``.
         nonlinearity: ``"tanh"`` or ``"relu"``.
-        lengths: ``(B,)``, integers from 0 to T. Outputs beyond a length are 0, the final state is the one there.
+        lengths: ``(B,)``, integers from 0 to T. Outputs beyond a length are 0, and the final state is the one at the
+            length.
         reset: ``(T, B)``, bool or 0 and 1. A 1 cuts the sequence between t-1 and t. The step after the cut starts from
             zeros.
-        reverse: runs from the last step to the first, with ``lengths`` from each row's own end.
+        reverse: whether to run from the last step to the first, with ``lengths`` from each row's own end.
 
     Returns:
-        output ``(T, B, H)``, final ``h`` ``(B, H)``.
+        The output ``(T, B, H)``, and the final ``h`` ``(B, H)``.
 
     Raises:
         RuntimeError, ValueError, TypeError: an argument's shape, type, device, name or value does not fit.
@@ -190,6 +193,8 @@ def lstm(
         c_t &= \sigma(f) c_{t-1} + \sigma(i) \tanh(g), \qquad
         h_t = \sigma(o) \tanh(\mathrm{LN}(c_t; gain_c, bias_c))
 
+    The letters in the shapes are those of `rnn`. P is the size of the output: H without projections.
+
     Args:
         input: ``(T, B, I)``.
         hx: the initial ``(h (B, P), c (B, H))``; ``None``: zeros.
@@ -198,7 +203,7 @@ def lstm(
         norm, formula, eps, lengths, reset, reverse: as in `rnn`.
 
     Returns:
-        output ``(T, B, P)``, ``(h (B, P), c (B, H))``.
+        The output ``(T, B, P)``, and the final state ``(h (B, P), c (B, H))``.
 
     Raises:
         RuntimeError, ValueError, TypeError: an argument's shape, type, device, name or value does not fit.
@@ -224,6 +229,8 @@ def gru(
     .. math::
         (r, z) &= \sigma(\mathrm{LN}(W_{rz} x_t) + \mathrm{LN}(U_{rz} h_{t-1})) \\
         n &= \tanh(\mathrm{LN}(W_n x_t) + r\, \mathrm{LN}(U_n h_{t-1})), \qquad h_t = (1 - z) n + z h_{t-1}
+
+    The letters in the shapes are those of `rnn`.
 
     Args:
         input: ``(T, B, I)``.

@@ -1,4 +1,4 @@
-"""`layer_norm` and `rms_norm`, alone or after a residual sum: arguments gathered, engine chosen, gradient bound."""
+"""`layer_norm` and `rms_norm`, also after a residual sum: arguments gathered, engine chosen, gradient bound."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def layer_norm(
 
     .. math:: y = \frac{x - \mathrm{mean}(x)}{\sqrt{\mathrm{var}(x) + \epsilon}} \cdot gain + bias
 
-    Statistics, and the sums that the gradients of gain and bias are, are kept in float32 or wider. A constant row gives
-    exactly the bias.
+    The statistics are kept in float32 or wider, and so are the sums in the gradients of gain and bias. A constant row
+    gives exactly the bias.
 
     Args:
         input: ``(*, *normalized_shape)``, any floating type.
         normalized_shape: the last dimensions, over which mean and biased variance are taken.
         weight: the gain, of shape ``normalized_shape``, of ``input``'s type or a wider one. ``None``: 1.
-        bias: of the same shape and such a type. ``None``: 0.
-        eps: added to the variance.
+        bias: a tensor like ``weight``. ``None``: 0.
+        eps: a number that is added to the variance.
 
     Returns:
-        Tensor like ``input``.
+        A tensor like ``input``.
 
     Raises:
         RuntimeError: a shape, dtype or device does not fit.
@@ -62,11 +62,12 @@ def rms_norm(
         input: ``(*, *normalized_shape)``, any floating type.
         normalized_shape: the last dimensions, over which the mean square is taken.
         weight: the gain, of shape ``normalized_shape``. ``None``: 1.
-        eps: added to the mean square. ``None``: the rounding of the type that is computed in, which is float32 for
-            float16 and bfloat16, as `torch.nn.functional.rms_norm` takes it (2^-23; 2^-52 in float64).
+        eps: a number that is added to the mean square. ``None``: the machine epsilon of the type that is computed in,
+            as in `torch.nn.functional.rms_norm`: 2^-52 in float64, and 2^-23 otherwise, as 16-bit types are computed
+            in float32.
 
     Returns:
-        Tensor like ``input``.
+        A tensor like ``input``.
 
     Raises:
         RuntimeError: a shape, dtype or device does not fit.
@@ -119,7 +120,10 @@ def add_rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Computes the residual sum of a pre-norm network and its RMS normalisation: see `add_layer_norm`, `rms_norm`."""
+    r"""Computes the residual sum of a pre-norm network and its RMS normalisation, in one sweep over memory.
+
+    Arguments, results and errors are as in `add_layer_norm`, without the bias; ``eps`` is as in `rms_norm`.
+    """
     if has_torch_function_variadic(input, residual, weight):
         return handle_torch_function(
             add_rms_norm, (input, residual, weight), input, residual, normalized_shape, weight, eps

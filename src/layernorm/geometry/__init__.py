@@ -1,7 +1,7 @@
 """Section 5 of the paper and its appendix, measured in float64: invariances, Fisher matrices, curvature and gains.
 
-Also section 3.1's stability: Lyapunov exponents, measured and predicted, and gradients against the number of steps that
-they go back.
+It also measures the stability of section 3.1: Lyapunov exponents, measured and predicted, and how gradients change with
+the number of steps that they go back.
 """
 
 from ._curvature import CurvatureRatio as CurvatureRatio

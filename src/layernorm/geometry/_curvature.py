@@ -34,14 +34,15 @@ def curvature_ratio(
     unit: int = 0,
     eps: float = 0.0,
 ) -> CurvatureRatio:
-    r"""Measures how the curvature along w_i changes when the weights grow and the output stays: implicit early
-    stopping.
+    r"""Measures how the curvature along w_i changes when the weights grow and the output stays the same.
+
+    The paper calls the effect implicit early stopping.
 
     .. math:: \frac{\|F_{ij}(s\,w_i)\|}{\|F_{ij}(w_i)\|}, \qquad
               F_{ij} = E_x\left[\frac{\mathrm{Cov}[y_i, y_j|x]}{\phi^2} \frac{g_i g_j}{\sigma_i \sigma_j}
               \chi_i \chi_j^T\right]
 
-    A block shrinks by a factor of s for each sigma in it that grows. Under batch and weight norm w_i grows alone. The
+    A block shrinks by a factor of s for each sigma in it that grows. Under batch and weight norm only w_i grows. The
     diagonal block then shrinks to 1/s^2, and the cross blocks to 1/s, which is the paper's "factor of 1/2" at s = 2.
     Under layer and RMS norm a single row would change the output, so that the whole matrix grows, and all blocks of the
     exact Fisher matrix shrink to 1/s^2.
@@ -162,7 +163,7 @@ def gain_metric(
     the summed input divided by the norm of the weights.
 
     Under batch, layer and RMS norm z does not depend on the scale of the inputs. Without a norm it is proportional to
-    that scale, and also under weight norm, whose sigma depends on the weights alone.
+    that scale, and also under weight norm, whose sigma depends only on the weights.
 
     Args:
         weight, bias, gain, inputs, family, norm: as in `fisher_normalized`.
@@ -170,7 +171,7 @@ def gain_metric(
         eps: added to the variance.
 
     Returns:
-        a number in float64.
+        A number in float64.
 
     Raises:
         ValueError, TypeError: as in `fisher_normalized`.
@@ -212,7 +213,7 @@ def gain_metric_by_scale(
         scales: factors of the inputs, each > 0.
 
     Returns:
-        for each norm ds^2 at the scales, ``(len(scales),)``.
+        A dict from each norm to ds^2 at the scales, ``(len(scales),)``.
 
     Raises:
         ValueError, TypeError: as in `gain_metric`; also if there is no scale, or one is not above 0.

@@ -91,7 +91,7 @@ def gaussian(variance: float = 1.0) -> Family:
         variance: > 0.
 
     Returns:
-        the family.
+        The family.
 
     Raises:
         ValueError: the variance is not finite, or not above 0.

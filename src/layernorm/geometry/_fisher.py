@@ -32,7 +32,7 @@ def kl(model: Model, parameters: Parameters, delta: Parameters, inputs: Tensor, 
         family: a name of `FAMILIES`, or a `Family`.
 
     Returns:
-        a number. It differs from `quadratic_form` by terms of third order in delta.
+        A number. It differs from `quadratic_form` by terms of third order in delta.
 
     Raises:
         ValueError: there is no such family; delta does not fit parameters; eta is not a matrix or is empty; or the
@@ -57,7 +57,7 @@ def quadratic_form(
     Arguments and errors are those of `kl`.
 
     Returns:
-        a number.
+        A number.
 
     Source: Ba, Kiros, Hinton 2016, eq. 9.
     """
@@ -74,11 +74,11 @@ def fisher_vector_product(
 
     .. math:: F v = E_x[J^T \frac{\mathrm{Cov}[y|x]}{\phi^2} J v]
 
-    It takes one forward-mode and one reverse-mode pass. Arguments and errors are those of `kl`, with ``vector`` in the
-    place of ``delta``.
+    It takes one forward-mode and one reverse-mode pass. Arguments and errors are those of `kl`, with ``vector`` instead
+    of ``delta``.
 
     Returns:
-        the product, a dict with the keys and shapes of ``parameters``.
+        The product, a dict with the keys and shapes of ``parameters``.
 
     Source: eq. 9; Schraudolph, "Fast curvature matrix-vector products", 2002.
     """

@@ -110,7 +110,7 @@ def invariance(
             the variance.
 
     Returns:
-        the relative change.
+        The relative change of the output.
 
     Raises:
         ValueError: there is no such norm or transform; a shape does not fit; the output is zero or not finite; or with
@@ -155,7 +155,7 @@ def _as_transform(transform: str | Transform) -> Transform:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One field of Table 1, measured.
+    """A field of Table 1: what was measured, and what the paper says.
 
     Args:
         norm, transform: the row and the column.

@@ -131,7 +131,7 @@ def block_form_gap(
         spectral: whether to take the spectral norm (the largest eigenvalue) instead of the Frobenius norm.
 
     Returns:
-        the relative distance.
+        The relative distance.
 
     Raises:
         ValueError, TypeError: as in `fisher_normalized`.

@@ -15,7 +15,7 @@ Step = Callable[[Tensor, Tensor], Tensor]
 
 
 class Dynamics(NamedTuple):
-    """A recurrent module in the form that `lyapunov` and `gradient_by_lag` take."""
+    """The step of a recurrent module and its initial state, as `lyapunov` and `gradient_by_lag` take them."""
 
     step: Step
     state: Tensor  # (B, N), zeros: the state to start from
@@ -87,7 +87,7 @@ def recurrent_module(module: object) -> Any:
 
 
 class Lyapunov(NamedTuple):
-    """Exponents in nats per step, the largest first. A small change grows as exp(exponent * steps)."""
+    """Lyapunov exponents in nats per step, the largest first. A small change grows as exp(exponent * steps)."""
 
     exponents: Tensor  # (k,), the mean over the cases
     cases: Tensor  # (B, k), those of each case
@@ -177,11 +177,11 @@ def gradient_by_lag(
     Args:
         step, state, inputs: as in `lyapunov`.
         cotangents: ``(B, N)``, v_T, such as the gradient of a loss with respect to the last state. None: directions of
-            norm 1 drawn at random. The result then measures the Jacobian product ``d s_T / d s_{T-lag}`` alone.
+            norm 1 drawn at random. The result then measures only the Jacobian product ``d s_T / d s_{T-lag}``.
         generator: draws the directions.
 
     Returns:
-        natural logarithms ``(T + 1, B)``, lag 0 first.
+        Natural logarithms ``(T + 1, B)``, lag 0 first.
 
     Raises:
         ValueError, TypeError: as in `lyapunov`.

@@ -1,4 +1,4 @@
-"""`ln_lstm`: NVIDIA NeMo's layer-normalised LSTM on our engine, to put in its place.
+"""`ln_lstm`: NVIDIA NeMo's layer-normalised LSTM on layernorm's engine, to put in its place.
 
 TorchScript reads annotations as types, so this file does without ``from __future__ import annotations``.
 """
@@ -68,12 +68,12 @@ def ln_lstm(
         input_size, hidden_size, num_layers: I, H and the number of layers.
         dropout: ``None`` or 0, as NeMo refuses any other.
         forget_gate_bias: the initial value of the forget gates' bias. ``None``: it is drawn as the other biases are.
-        t_max: chrono initialisation (`layernorm.nn.init.chrono_`) in place of ``forget_gate_bias``. NeMo warns that its
-            module does not have it.
+        t_max: the argument of chrono initialisation (`layernorm.nn.init.chrono_`), instead of ``forget_gate_bias``.
+            NeMo warns that its module does not have it.
         weights_init_scale, hidden_hidden_bias_scale: ignored with a warning, as in NeMo.
 
     Returns:
-        the module. New weights start as those of `LSTM`: gains are 1, where NeMo draws them from U(-1/sqrt(H),
+        The module. New weights start as those of `LSTM`: gains are 1, where NeMo draws them from U(-1/sqrt(H),
         1/sqrt(H)). `torch.jit.script` takes ``ln.portable`` of the module.
 
     Raises:
@@ -96,7 +96,7 @@ def ln_lstm(
 
 
 def _names(module: NemoLSTM, prefix: str) -> dict[str, str]:
-    """Our names of the parameters with a prefix, each with NeMo's."""
+    """layernorm's names of the parameters with a prefix, each with NeMo's."""
     entries = library("nemo", "LSTM").entries.items()  # each array is one parameter
     return {
         f"{prefix}lstm.{entry.parts[0]}_l{layer}": f"{prefix}layers.{layer}.cell.{name}"

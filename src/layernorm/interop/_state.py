@@ -56,10 +56,10 @@ def from_state(
         network: ``"LSTM"`` or ``"GRU"``. ``None``: the one whose arrays ``state`` has, under the first of ``prefixes``.
         cell: whether to make an `LSTMCell` or `GRUCell`. It has one layer and direction and no ``batch_first``.
         batch_first: as in `LSTM`.
-        device, dtype: of the module. ``None``: those of the arrays.
+        device, dtype: those of the module. ``None``: those of the arrays.
 
     Returns:
-        the module. Its sizes, layers and directions follow from the arrays and the prefixes.
+        The module. Its sizes, layers and directions follow from the arrays and the prefixes.
 
     Raises:
         TypeError: ``state`` is no mapping, an array is not of floating-point numbers, or another argument is not of the
@@ -124,7 +124,7 @@ def to_state(module: Module, formula: str | None = None, *, prefixes: Prefixes =
         prefixes: one for each layer, in a bidirectional network a pair for each.
 
     Returns:
-        tensors by the library's names. They are copies, on the module's device and of its type. ``eps``,
+        Tensors by the library's names. They are copies, on the module's device and of its type. ``eps``,
         ``forget_bias`` and ``update_bias`` are not among them, as they are arguments of the library's network: take
         them from ``module.recurrence.formula``. Where only the sum of several biases has an effect, one of them has the
         sum and the others are zeros.
@@ -161,10 +161,11 @@ def shapes(
     Args:
         formula: the library's preset.
         input_size, hidden_size: I and H.
-        network: ``"LSTM"`` or ``"GRU"``. ``None``: the library's only one; of ``"kiros"`` and ``"haste"`` the LSTM.
+        network: ``"LSTM"`` or ``"GRU"``. ``None``: the library's only network; for ``"kiros"`` and ``"haste"``, which
+            have both, the LSTM.
 
     Returns:
-        the shapes by name.
+        The shapes by name.
 
     Raises:
         ValueError: there is no such library or network, ``input_size`` is no int of 0 or more, or ``hidden_size`` is no

@@ -60,18 +60,18 @@ class RecurrentCell(Normalised, Generic[Hx]):
     def forward(
         self, input: Tensor, hx: Hx | None = None, *, reset: Tensor | None = None, reset_hx: Hx | None = None
     ) -> Hx:
-        """Takes one step.
+        """Takes one step. In the shapes B is the batch size, I the input size, and H the hidden size.
 
         Args:
             input: ``(B, I)`` or ``(I,)``.
             hx: the state before the step, ``h`` ``(B, H)``, in an LSTM ``(h, c)``. Unbatched: ``(H,)``. ``None``:
                 zeros.
             reset: ``(B,)``, unbatched ``()``; bool, or 0 and 1. Where it is 1, the step starts from the zero state.
-            reset_hx: like ``hx``, or with 1 in place of B: the state to start from, where ``reset`` is 1, instead of
-                zeros.
+            reset_hx: the state to start from where ``reset`` is 1, instead of zeros. It has the shape of ``hx``, or 1
+                instead of B.
 
         Returns:
-            the state after the step, like ``hx``.
+            The state after the step, like ``hx``.
 
         Raises:
             RuntimeError, ValueError, TypeError: a shape, type or device does not fit. The message names it.
@@ -148,10 +148,11 @@ class RecurrentCell(Normalised, Generic[Hx]):
 
 
 class CellStepper(Generic[Hx]):
-    """A cell for many steps, made by its ``stepper()``: its weights are prepared once, their gradients computed once.
+    """Runs a cell for many steps: it prepares the weights once, and computes their gradients once.
 
-    It is called as the cell is, and computes what the cell would: a step after a change of the cell prepares its
-    weights again. It does not see numbers that fused optimizers, or writes through ``.data``, put into the same memory.
+    The cell's ``stepper()`` makes it. It is called as the cell is, and computes what the cell would: a step after a
+    change of the cell prepares its weights again. It does not see numbers that fused optimizers, or writes through
+    ``.data``, put into the same memory.
 
     Example::
 

@@ -102,8 +102,8 @@ def _packed(layers: Layers, input: PackedSequence, hx: State | None, reset: Any,
     name = type(layers).__name__
     if torch.compiler.is_exporting() and sizes.dtype != torch.int64:  # what pack_padded_sequence gives there
         raise RuntimeError(
-            f"{name}: pack_padded_sequence cannot be exported; call the module with the padded batch and lengths= in "
-            "place of packing"
+            f"{name}: pack_padded_sequence cannot be exported; call the module with the padded batch and lengths= "
+            "instead of packing"
         )
     check_dense(name, "input's data", data)
     if torch.jit.is_tracing():  # a number would be the example's; torch's modules have a tensor here, too
@@ -202,10 +202,10 @@ def lengths_of(mask: Tensor, input: Any, lengths: Any, batch_first: bool, name: 
 
     Raises:
         TypeError, ValueError: it is no bool tensor of the input's first two dimensions, a row's steps do not come
-            first, or there are ``lengths``, too.
+            first, or there are ``lengths`` as well.
     """
     if lengths is not None:
-        raise ValueError(f"{name}: mask says what lengths says; expected one of them, got both")
+        raise ValueError(f"{name}: mask and lengths say the same; expected one of them, got both")
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         dtype = getattr(mask, "dtype", type(mask).__name__)
         raise TypeError(f"{name}: expected mask to be a bool Tensor, got {dtype}")

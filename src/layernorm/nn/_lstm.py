@@ -30,23 +30,23 @@ class LSTM(Recurrent[State]):
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype:
             as `torch.nn.LSTM`.
-        norm: what a normalisation is. ``"layer"``: mean and deviation over the units, as in the paper. ``"rms"``: the
-            root mean square over the units. ``"batch"``: mean and deviation over the training cases at each time step
-            (Cooijmans et al. 2016), with the settings of a `BatchNormOverTime` in place of the name. ``"weight"``: the
-            rows of the weight matrices are normalised instead of the summed inputs (Salimans, Kingma 2016). ``None``:
-            torch's equations, without normalisation.
+        norm: the kind of normalisation. ``"layer"``: by mean and deviation over the units, as in the paper. ``"rms"``:
+            by the root mean square over the units. ``"batch"``: by mean and deviation over the training cases at each
+            time step (Cooijmans et al. 2016); a `BatchNormOverTime` instead of the name has its settings.
+            ``"weight"``: the rows of the weight matrices are normalised instead of the summed inputs (Salimans, Kingma
+            2016). ``None``: torch's equations, without normalisation.
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
         eps: overrides the formula's ``eps``, which keeps the denominators from zero (1e-5 in ``"paper"``).
         gain_init: the initial values of the gains. ``None``: 1; under batch norm 0.1 (Cooijmans et al.); under weight
             norm the norm of each weight row as torch draws it. A number is for every gain. A mapping has values for
-            some gains by name, such as ``{"gain_hh": 0.3}``; the others start as with ``None``. ``"steady"``: the gain
-            of ``W_hh h``, where a norm has it by itself, is 0.6 (0.5 where the normalised cell is carried on) and all
-            others are 1, with which gradients do not grow over time. ``"match"``, for all gains or in a mapping: the
-            network starts as a plain one does. Such a gain is what its normalisation would divide by, in the mean, if
-            nothing were normalised. This is computed for inputs from N(0, 1) that are independent over features and
-            time, without dropout and zoneout. For such inputs `layernorm.match` measures the same within 5 % in the
-            lowest layer, and within 15 % above it, in the mean over draws of 64 units and more. For other inputs use
-            `layernorm.match`.
+            some gains by name, such as ``{"gain_hh": 0.3}``; the others start as with ``None``. ``"steady"``: gradients
+            do not grow over time. The gain of ``W_hh h`` is 0.6 (0.5 where the normalised cell is carried on), and all
+            others are 1. It needs a formula that normalises ``W_hh h`` by itself. ``"match"``, for all gains or in a
+            mapping: the network starts with vectors of the same size as the plain network, which normalises nothing.
+            Each gain is the mean of what its normalisation would divide by there. It is computed for inputs from
+            N(0, 1) that are independent over features and time, without dropout and zoneout. For such inputs
+            `layernorm.match` measures the same within 5 % in the lowest layer, and within 15 % above it, in the mean
+            over draws of 64 units and more. For other inputs use `layernorm.match`.
         forget_bias: the initial value of the learnable bias of f, the gate that keeps the old state. ``None``: the
             same as for the other biases. Where several biases are added to this gate, the first of them gets the value
             and the others start at 0, so that their sum is exactly this. The first is ``bias_ih``, or ``norm_bias`` or
@@ -54,9 +54,9 @@ class LSTM(Recurrent[State]):
             bias and Haste's ``forget_bias`` are. A formula's ``forget_bias`` is a constant that is added as well.
         recurrent_dropout: the dropout probability, in training, of the h that ``W_hh`` reads. One mask is drawn for all
             time steps of a sequence, as in Keras (Gal, Ghahramani 2016).
-        zoneout: the probability that a unit keeps its old value in a step (Krueger et al. 2016). A number is for h
-            alone, as in Haste; a pair is for h and c. In training it is drawn for each unit, case and step. In
-            evaluation the new state is the expectation, ``zoneout * old + (1 - zoneout) * new``.
+        zoneout: the probability that a unit keeps its old value in a step (Krueger et al. 2016). A number is only for
+            h, as in Haste; a pair is for h and c. In training it is drawn for each unit, case and step. In evaluation
+            the new state is the expectation, ``zoneout * old + (1 - zoneout) * new``.
         variational: whether ``dropout``, which acts between layers, has one mask for all time steps (Gal, Ghahramani
             2016).
         gate_clip: in the backward pass, the gradients with respect to the gates' summed inputs (before sigmoid and
@@ -66,12 +66,14 @@ class LSTM(Recurrent[State]):
     Raises:
         ValueError, TypeError: an argument has no meaning for this network. The message names it.
 
-    For c after every step, take the steps yourself, by ``stepper()``.
+    To get c after every step, take the steps yourself, with ``stepper()``.
 
-    Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
-    ``weight_ih (4H, I)``, ``weight_hh (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (4H)``, ``gain_c``,
-    ``bias_c (H)``, and with projections ``weight_hr (P, H)``. Gates are in torch's order i, f, g, o. The biases belong
-    to the normalisations. ``bias_ih`` and ``bias_hh`` start as torch draws them, ``bias_c`` at 0.
+    With ``formula="paper"`` each layer and direction has these parameters, with the suffix ``_l{k}`` or
+    ``_l{k}_reverse``: ``weight_ih (4H, I)``, ``weight_hh (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``,
+    ``gain_hh (4H)``, ``gain_c``, ``bias_c (H)``, and with projections ``weight_hr (P, H)``. I is the input size, H the
+    hidden size, and P the size of the output: ``proj_size``, or H without projections. Gates are in torch's order
+    i, f, g, o. The biases belong to the normalisations. ``bias_ih`` and ``bias_hh`` start as torch draws them,
+    ``bias_c`` at 0.
 
     Example::
 

@@ -52,7 +52,7 @@ class Normalised(torch.nn.Module):
         self._zoneouts = _zoneouts(zoneout, self._state_names)
 
     def _warn_of_lost_input(self, input_size: int, hidden_size: int) -> None:
-        """Warns where the formula leaves nothing, or the sign alone, of what one input or one unit says."""
+        """Warns where the formula leaves nothing, or only the sign, of what one input or one unit says."""
         recurrence, name = self.recurrence, type(self).__name__
         where = recurrence.norms_of_one_unit(hidden_size) if recurrence.norm == "layer" else []
         if where:
@@ -280,7 +280,7 @@ class Normalised(torch.nn.Module):
             rows = part.shape[:-1]
             if part.dim() != old.dim() or part.shape[-1] != old.shape[-1] or rows not in (old.shape[:-1], (1,)):
                 raise RuntimeError(
-                    f"{who}: expected {name} of reset_hx of size {list(old.shape)} or 1 in place of the batch, "
+                    f"{who}: expected {name} of reset_hx of size {list(old.shape)}, or with 1 instead of the batch, "
                     f"got {list(part.shape)}"
                 )
         return [torch.where(cut, new.to(old.dtype), old) for new, old in zip(restart, state, strict=True)]

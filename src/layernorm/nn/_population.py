@@ -14,16 +14,16 @@ from ._normalised import check_flags, check_fraction
 
 @dataclass(frozen=True)
 class BatchNormOverTime:
-    """Batch norm in a recurrent network, for its argument ``norm``, with statistics for each time step.
+    """Settings of batch norm in a recurrent network, for its argument ``norm``.
 
-    ``norm="batch"`` is ``norm=BatchNormOverTime()``.
+    Each time step has statistics of its own. ``norm="batch"`` is short for ``norm=BatchNormOverTime()``.
 
     Attributes:
         max_steps: how many time steps have population statistics of their own, as rows of the buffers
             ``running_mean_*`` and ``running_var_*``. In evaluation these are used instead of the batch's statistics.
             Later steps use the last row that was trained.
         momentum: each training batch moves the population statistics towards its own by this fraction, or by
-            1 / (number of batches seen) while that is larger. ``None``: always by the latter.
+            1 / (number of batches seen) while that is larger. ``None``: always by 1 / (number of batches seen).
         count_padding: whether sequences that have ended (``lengths``) still count in the statistics, with input 0 and
             their final state.
 

@@ -74,7 +74,11 @@ class Recurrent(Layers, Generic[Hx]):
         reset_hx: Hx | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Any, Hx]:
-        """Runs the sequence.
+        """Runs the network over a batch of sequences.
+
+        In the shapes T is the sequence length, B the batch size, I the input size, H the hidden size, L the number of
+        layers, and D the number of directions, 1 or 2. P is the size of the output: ``proj_size``, or H without
+        projections.
 
         Args:
             input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a `PackedSequence`.
@@ -84,16 +88,15 @@ class Recurrent(Layers, Generic[Hx]):
                 The final state is the one at the length, and the reverse direction starts there. Packing does the same.
                 On the CPU a batch of which half or more is padding is computed packed.
             reset: where to cut the sequences, in the order of the input: ``(T, B)``; ``(B, T)`` with ``batch_first``,
-                of a `PackedSequence`, too; ``(T,)`` unbatched. It is bool, or holds 0 and 1. A 1 at step t cuts between
-                t-1 and t: step t starts from the zero state, and in the reverse direction step t-1 does.
-            reset_hx: the state to start from after a cut, instead of zeros. It has the shape of ``hx``, or 1 in place
+                also for a `PackedSequence`; ``(T,)`` unbatched. It is bool, or holds 0 and 1. A 1 at step t cuts
+                between t-1 and t: step t starts from the zero state, and in the reverse direction step t-1 does.
+            reset_hx: the state to start from after a cut, instead of zeros. It has the shape of ``hx``, or 1 instead
                 of B, as learned parameters ``(L * D, 1, P)`` have. Gradients flow into it.
             mask: ``lengths`` in the form that TorchRL has: bool, ``(T, B)``, or ``(B, T)`` with ``batch_first``. It is
                 true at the steps of each sequence, which come first.
 
         Returns:
-            output, of ``input``'s kind, with ``D * P`` features, and the final state, like ``hx``; P is the projected
-            size, H without projections.
+            The output, of ``input``'s kind, with ``D * P`` features, and the final state, like ``hx``.
 
         Raises:
             RuntimeError, ValueError, TypeError: a shape, type, device or length does not fit, ``reset`` holds another
@@ -133,7 +136,7 @@ class Recurrent(Layers, Generic[Hx]):
         def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Hx]: ...
 
     def stepper(self) -> Stepper[Hx]:
-        """Makes a `Stepper`, which runs this network one step a call: each input may depend on the output before it.
+        """Makes a `Stepper`, which runs one step in each call, so that each input may depend on the output before it.
 
         Raises:
             ValueError: the network is bidirectional; it has batch norm, which needs the statistics of whole sequences;
@@ -173,11 +176,11 @@ class _OnlyTorchNames(list[list[str]]):
     """`Recurrent._all_weights` of a network that has more parameters than torch's.
 
     A loop over the names works. An index by layer raises an error: code that takes it, such as TorchRL's backends
-    "scan" and "triton", computes torch's equations from these weights alone.
+    "scan" and "triton", computes torch's equations from only these weights.
     """
 
     def __getitem__(self, layer: Any) -> NoReturn:
         raise TypeError(
-            "_all_weights: expected a loop over the names, got an index. The network of these weights alone lacks its "
+            "_all_weights: expected a loop over the names, got an index. A network with only these weights lacks its "
             "normalisation: call the module (in TorchRL recurrent_backend='pad')"
         )

@@ -20,12 +20,14 @@ Hx = TypeVar("Hx")
 
 
 class Stepper(Generic[Hx]):
-    """An `RNN`, `LSTM` or `GRU` one step a call, made by its ``stepper()``.
+    """Runs an `RNN`, `LSTM` or `GRU` one step in each call. The network's ``stepper()`` makes it.
 
     The weights are prepared once, before the first step, and their gradients are computed once, for all steps together.
-    A loop over the module itself does both at every step. What the module draws once for all steps, ``variational`` and
-    ``recurrent_dropout``, the stepper draws at its first step, and for another batch size at the first step with it. So
-    make a new stepper for every forward pass.
+    A loop over the module itself does both at every step.
+
+    Make a new stepper for every forward pass. The dropout masks that the module draws once for all steps
+    (``variational``, ``recurrent_dropout``) the stepper draws at its first step. For another batch size it draws new
+    ones.
 
     A stepper computes what its module would compute: a step after a change of the module prepares the weights again. It
     does not see numbers that fused optimizers, or writes through ``.data``, put into the same memory.
@@ -51,17 +53,18 @@ class Stepper(Generic[Hx]):
         reset: Tensor | None = None,
         reset_hx: LayerStates | Hx | None = None,
     ) -> tuple[Tensor, LayerStates]:
-        """Takes one step of all layers.
+        """Takes one step of all layers. The letters in the shapes are those of the network's ``forward``.
 
         Args:
             input: ``(B, I)``.
             state: the state that the last call returned, or the module's ``hx``: h ``(L, B, P)``, in an LSTM ``(h, c)``
                 with c ``(L, B, H)``. ``None``: zeros.
             reset: ``(B,)``, bool or 0 and 1. A 1 starts this row's step from the zero state.
-            reset_hx: the state that such a row starts from instead of zeros: like ``state``, or with 1 in place of B.
+            reset_hx: the state that such a row starts from instead of zeros. It is like ``state``, or has 1 instead
+                of B.
 
         Returns:
-            output ``(B, P)`` of the last layer, and the state after the step.
+            The output ``(B, P)`` of the last layer, and the state after the step.
 
         Raises:
             RuntimeError, ValueError, TypeError: a shape, type or device does not fit, or the module has got hooks.

@@ -1,4 +1,4 @@
-"""`update_bn`: the population statistics of every batch norm in a model, computed anew."""
+"""`update_bn`: computes the population statistics of every batch norm in a model again."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def update_bn(
     *,
     run: Callable[[Any], object] | None = None,
 ) -> None:
-    """Computes the population statistics of every batch norm in a model anew, in one pass over a loader's batches.
+    """Computes the population statistics of every batch norm in a model again, in one pass over a loader's batches.
 
     Weights that are averages over a training (`torch.optim.swa_utils.AveragedModel`) have other statistics than the
-    weights that were trained. This does what `torch.optim.swa_utils.update_bn` does, for layernorm's recurrent networks
-    with ``norm="batch"`` as well, which torch's function leaves as they are. The model runs in training mode without
-    gradients. Afterwards each mean and variance is the average of those of the batches, each with the same weight; at
-    a time step that few batches reach, of those that reach it.
+    weights that were trained. This function does what `torch.optim.swa_utils.update_bn` does. It also computes the
+    statistics of layernorm's recurrent networks with ``norm="batch"``, which torch's function leaves as they are. The
+    model runs in training mode without gradients. Afterwards each mean and variance is the average over the batches,
+    with equal weights. At each time step only the batches that reach it count.
 
     Args:
         loader: gives the batches: tensors, `PackedSequence`, or lists and tuples of which the first element is the
             input.
-        model: any module. Every part is afterwards in training or evaluation as before.
-        device: where the input is moved to. ``None``: it stays.
-        run: runs the model on a batch as the loader gives it, for a model with another call, such as
-            ``lambda batch: model(batch["x"], lengths=batch["lengths"])``. ``None``: ``model(input)``.
+        model: any module. Afterwards every part of it is in training or evaluation mode as before.
+        device: the device that the input is moved to. ``None``: the input stays where it is.
+        run: calls the model with a batch as the loader gives it. It is for models that take something else than one
+            input: ``lambda batch: model(batch["x"], lengths=batch["lengths"])``. ``None``: ``model(input)``.
 
     Raises:
         TypeError: ``model`` is no module.
@@ -53,7 +53,7 @@ def update_bn(
     """
     check_module("update_bn", model, "model")
     if run is not None and device is not None:
-        raise ValueError("update_bn: device moves what the model is called with, which run does by itself; give one")
+        raise ValueError("update_bn: with run=, device has no effect, as run calls the model by itself; give only one")
     parts = [part for part in model.modules() if _has_batch_norm(part)]
     if not parts:
         return

@@ -30,10 +30,10 @@ def chrono_(module: Module, t_max: float) -> Module:
         b_f = \log(u), \quad b_i = -\log(u), \quad u \sim U(1, t_{max} - 1)
 
     Here :math:`b_f` is the bias of the gate that keeps the old state, an LSTM's f and a GRU's z. :math:`b_i` is that of
-    an LSTM's input gate. Each unit has its own u: with this bias alone it forgets in about 1 + u steps. Where several
+    an LSTM's input gate. Each unit has its own u: with only this bias it forgets in about 1 + u steps. Where several
     biases are added to a gate, the first gets the value and the others become 0 there, as with the argument
-    ``forget_bias`` of our networks. A formula's constant ``forget_bias`` is taken off :math:`b_f`. All else stays as it
-    is. The equation is the paper's for an LSTM; a GRU's z takes the place of f.
+    ``forget_bias`` of layernorm's networks. A formula's constant ``forget_bias`` is subtracted from :math:`b_f`. All
+    else stays as it is. The equation is the paper's for an LSTM; a GRU's z takes the place of f.
 
     Args:
         module: an `LSTM`, `GRU`, `LSTMCell` or `GRUCell`, layernorm's or torch's, with any number of layers. It is
@@ -41,7 +41,7 @@ def chrono_(module: Module, t_max: float) -> Module:
         t_max: the longest time over which the data depend on each other, in steps. 2 or more.
 
     Returns:
-        the module.
+        The module.
 
     Raises:
         TypeError: the module is of another kind.

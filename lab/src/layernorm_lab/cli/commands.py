@@ -218,8 +218,11 @@ def _claims(parsed: argparse.Namespace) -> None:
     from ..report import rendering
     from ..runs.files import write_atomic
 
-    if parsed.out is not None:
-        write_atomic(parsed.out, claims.claims_page(parsed.results).encode())
+    pages = [(parsed.out, claims.claims_page), (parsed.details, claims.details_page)]
+    for path, page in pages:
+        if path is not None:
+            write_atomic(path, page(parsed.results).encode())
+    if parsed.out is not None or parsed.details is not None:
         return
     for table in claims.claims_tables(parsed.results):
         rendering.print_sentences(table)
@@ -229,7 +232,7 @@ def _claims(parsed: argparse.Namespace) -> None:
         "out 0."
     )
     print(wrapped(about, 0))
-    print("\n--out FILE writes a page in Markdown, with the runs and how a claim is decided.")
+    print("\n--out FILE writes this in Markdown, --details FILE also how each was decided.")
 
 
 def _doctor(parsed: argparse.Namespace) -> None:

@@ -25,8 +25,8 @@ Chosen = TypeVar("Chosen")
 
 @dataclass(frozen=True)
 class Settings(CheckedOptions):
-    """Where and with what to run. Of these only `precision` is part of a run's identity; a resumed run may change the
-    others."""
+    """The options that say where and with what to run. Only `precision` is part of a run's identity; a resumed run may
+    change the others."""
 
     data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, download)")
     out: Path | None = option(
@@ -36,7 +36,7 @@ class Settings(CheckedOptions):
     restart: bool = option(
         False, "start all runs of this command again, also finished ones, and delete what there is of them"
     )
-    threads: int = option(0, "processor threads (0: torch's choice)", least=0)
+    threads: int = option(0, "CPU threads (0: torch's choice)", least=0)
     jobs: int | None = option(
         None,
         "runs at a time, each in a worker process of one thread (else one run, without a worker); with --on, jobs at "
@@ -44,13 +44,13 @@ class Settings(CheckedOptions):
         least=1,
     )
     on: Literal["here", "slurm", "local"] = option(
-        "here", "each run as a job of Slurm; local tries that without Slurm, with processes of this machine"
+        "here", "slurm: make each run as a job of Slurm; local: try that without Slurm, with processes on this machine"
     )
-    ask: str = option("", "what a job of Slurm asks for, in submitit's words: 'timeout_min=60 slurm_partition=gpu'")
+    ask: str = option("", "what a job asks Slurm for, in submitit's words: 'timeout_min=60 slurm_partition=gpu'")
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")
     precision: Precision = option("float32", "bfloat16: mixed precision by autocast")
     track: Literal["none", "tensorboard", "mlflow", "trackio", "wandb"] = option(
-        "none", "send the records to a tracker, too; tensorboard writes to OUT/tensorboard"
+        "none", "also send the records to a tracker; tensorboard writes to OUT/tensorboard"
     )
     checkpoint_seconds: float = option(30.0, "seconds between checkpoints", least=0)
 
@@ -59,12 +59,12 @@ class Settings(CheckedOptions):
         if self.jobs and self.threads > 1 and self.on == "here":
             raise ValueError(f"--threads must be 0 or 1 where --jobs gives each run one thread, got {self.threads}")
         if self.ask and self.on == "here":
-            raise ValueError("--ask is for jobs: give --on slurm, too")
+            raise ValueError("--ask is for jobs: also give --on slurm")
         if self.track != "none" and not importlib.util.find_spec(self.track):
             raise ValueError(f"--track {self.track} needs a package: pip install {self.track}")
         most = os.cpu_count()
         if most and self.threads > most:  # where OpenMP cannot start so many, it ends the process
-            raise ValueError(f"--threads must be at most {most}, the processors of this machine, got {self.threads}")
+            raise ValueError(f"--threads must be at most {most}, the CPU cores of this machine, got {self.threads}")
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def parse_run(experiment: Experiment, arguments: Sequence[str]) -> Request:
         f"run {experiment.name}",
         [
             sentence(EXPERIMENTS[experiment.name][1]),
-            "An option with ... takes several values. There is one run for each combination of values, whose name has "
-            "them. After an interruption the same command resumes the runs.",
+            "An option with ... takes several values. There is one run for each combination of values, and the run's "
+            "name has these values. After an interruption the same command resumes the runs.",
         ],
         examples=[*experiment.examples, f"layernorm run {experiment.name} {rate} {rates} --jobs 2"],
         lists=[("presets", [(name, preset.summary) for name, preset in experiment.presets.items()])],

@@ -14,7 +14,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "run": "run an experiment, or resume it, and report on it",
         "report": "write the report on runs, finished or not",
         "data": "list and prepare data sets",
-        "claims": "decide the paper's claims by the summaries of our runs",
+        "claims": "decide the paper's claims from the summaries of stored runs",
     },
     "trained networks": {
         "sample": "let the network of a run draw or write",
@@ -39,7 +39,7 @@ examples:
   layernorm run mnist --help     the options of an experiment
   layernorm report runs/digits   its report again, also of unfinished runs
   layernorm geometry             the claims of section 5, measured
-  layernorm play                 pages to move sliders and look on at a training
+  layernorm play                 pages to move sliders and watch a training
   layernorm doctor --check       whether every engine computes correctly"""
 
 OPTIONS = [
@@ -110,13 +110,14 @@ def _claims() -> Parser:
     parser = Parser(
         "claims",
         [
-            "Prints the paper's claims with their verdicts, which are decided by the summaries of our runs, or writes "
+            "Prints the paper's claims with their verdicts, decided from the summaries of stored runs, or writes "
             "a page in Markdown that says more. The summaries are in layernorm's checkout."
         ],
-        examples=["layernorm claims", "layernorm claims --results docs/results --out docs/claims.md"],
+        examples=["layernorm claims", "layernorm claims --out docs/claims.md --details docs/results/verdicts.md"],
     )
     parser.option("--results", Path, "folder of the summaries", Path("docs/results"))
-    parser.option("--out", Path, "write the page to this file (else a table is printed)")
+    parser.option("--out", Path, "write the page, a line a claim, to this file (else a table is printed)")
+    parser.option("--details", Path, "write the page with all that is known of each claim to this file")
     return parser
 
 
@@ -169,8 +170,8 @@ def _geometry() -> Parser:
         "geometry",
         [
             "Measures the claims of the paper's section 5 and appendix: invariances, Fisher matrices, curvature, "
-            "gains, and the training of weights that grow. Takes about 15 seconds. Exits with 1 if a claim is measured "
-            "otherwise than docs/theory.md says. Three of them are known not to hold as the paper states them."
+            "gains, and the training of weights that grow. Takes about 15 seconds. Exits with 1 if a result differs "
+            "from docs/theory.md. Three of the claims are known not to hold as the paper states them."
         ],
         examples=["layernorm geometry", "layernorm geometry --out theory --spectrum"],
     )
@@ -186,9 +187,9 @@ def _stability() -> Parser:
             "Measures the hidden dynamics of a recurrent network: the largest Lyapunov exponent, in nats per step, and "
             "how a gradient grows or shrinks on its way back.",
             "Without RUNS it measures untrained networks. On scikit-learn's digits: with layer, RMS, weight and no "
-            "norm, with weights of 0.1 to 30 times torch's, and with gains of 0.1 to 1. On digits and on noise: where "
-            "all gains or the recurrent gain start, with torch's biases and with 0, beside what theory predicts. Takes "
-            "three to four minutes.",
+            "norm, with weights of 0.1 to 30 times torch's, and with gains of 0.1 to 1. On digits and on noise: with "
+            "several starts of all gains or of the recurrent gain, with torch's biases and with 0, beside what theory "
+            "predicts. Takes three to four minutes.",
             "With RUNS it measures every recurrent layer of these runs, on their own inputs, untrained and as trained.",
         ],
         "[RUNS ...]",
@@ -201,7 +202,7 @@ def _stability() -> Parser:
     )
     parser.word("runs", "RUNS", "folders of runs, or folders of these", nargs="*", type=Path)
     parser.option("--network", ("LSTM", "GRU", "RNN"), "the network that is measured (else LSTM)")
-    parser.option("--units", int, "number of units (else 400)")
+    parser.option("--units", int, "hidden size (else 400)")
     parser.option("--seeds", int, "seeds of the weights (else 0 1 2)", several=True)
     parser.option("--data", Path, "with RUNS: folder of the data set (else that of the training)")
     return _with_page(parser)
@@ -218,8 +219,8 @@ def _play() -> Parser:
         [
             "Serves pages to a browser on this machine, until Ctrl-C. One page shows Table 1 of the paper for a small "
             "layer, whose weights and inputs you move with sliders. Another trains small networks, with layer norm and "
-            "without, while you look on. For each RUN of handwriting or draw there is a page on which its network "
-            "writes or draws."
+            "without, while you watch. For each RUN of handwriting or draw there is a page on which its network writes "
+            "or draws."
         ],
         "[RUN ...]",
         ["layernorm play", "layernorm play runs/handwriting/handwriting-layer-lr0.001-s0"],
@@ -236,7 +237,7 @@ def _doctor() -> Parser:
         examples=[
             "layernorm doctor",
             "layernorm doctor --check",
-            "layernorm doctor --check > check.txt   the output, to send us",
+            "layernorm doctor --check > check.txt   the output, for a bug report",
         ],
     )
     parser.option(

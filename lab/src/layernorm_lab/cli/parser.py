@@ -1,4 +1,4 @@
-"""How every command reads its words: one look for all help pages, and one line for everything that is wrong."""
+"""How every command reads its words: one layout for all help pages, and one line for everything that is wrong."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
         return values
 
     def error(self, message: str) -> NoReturn:
-        """Raises argparse's complaint as a UsageError, in our words."""
+        """Raises argparse's complaint as a UsageError, in layernorm's words."""
         count = re.fullmatch(r"argument (\S+): expected (.*) arguments?", message)
         if count:
             raise UsageError(f"{count[1]} needs {count[2]} value")

@@ -50,7 +50,7 @@ WORDS = ("timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "name", "slu
 """The words of `--ask`."""
 
 TIMES = 1000
-"""So often a job may come to the end of its time, and be queued again."""
+"""The number of times that a job may reach the end of its time, and be queued again."""
 
 
 class _Job(submitit.helpers.Checkpointable):

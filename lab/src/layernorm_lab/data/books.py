@@ -176,7 +176,7 @@ def read_books(folder: Path) -> Books:
 
 BOOKS = source.Source(
     name="books",
-    summary="plain books, any files *.txt, in place of BookCorpus",
+    summary="plain books, any files *.txt, instead of BookCorpus",
     files={"*.txt": ""},
     read=read_books,
     spellings=lambda name: (name,),

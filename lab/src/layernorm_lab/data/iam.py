@@ -28,7 +28,7 @@ ALPHABET = ("", " ", ".", ",", "'", *LETTERS)
 """The 57 characters of the network's text. The first stands for every character that is not in it (digits, signs)."""
 
 _FARTHEST = 1 << 30
-"""The largest coordinate of a point, for which the difference of two points has 32 bits, too."""
+"""The largest coordinate of a point, for which the difference of two points also has 32 bits."""
 
 _CODES = {character: code for code, character in enumerate(ALPHABET) if character}
 

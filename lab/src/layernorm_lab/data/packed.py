@@ -93,7 +93,7 @@ def _shape_fits(shape: Sequence[int], expected: Sequence[str], sizes: dict[str, 
 
 def damaged(path: Path, name: str, why: str) -> RunError:
     """Makes the error for a packed file that cannot be used. It says what to do."""
-    return RunError(f"{path} is damaged ({why}); layernorm data prepare {name} --source DIR makes the cache's anew")
+    return RunError(f"{path} is damaged ({why}); layernorm data prepare {name} --source DIR makes the cache's again")
 
 
 def _arrays_digest(arrays: Mapping[str, np.ndarray]) -> bytes:

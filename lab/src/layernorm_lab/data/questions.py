@@ -214,8 +214,8 @@ def guessed(items: Sequence[Question]) -> dict[str, float]:
 
 
 def _words(questions: Mapping[str, Sequence[Question]]) -> tuple[int, list[str]]:
-    """Makes the vocabulary: all entities, the placeholder, the training questions' words. Returns the number of
-    entities, too."""
+    """Makes the vocabulary: all entities, the placeholder, the training questions' words. Also returns the number of
+    entities."""
     named = {name for items in questions.values() for item in items for name in item.names}
     entities = 1 + max(int(name.removeprefix("@entity")) for name in named)
     first = [*(f"@entity{number}" for number in range(entities)), PLACEHOLDER]

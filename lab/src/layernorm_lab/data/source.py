@@ -179,8 +179,8 @@ def packed_form(source: Source, folder: Path) -> bytes:
 
 
 def parsed(source: Source, folder: Path, form: Mapping[str, str]) -> tuple[Packed, Path]:
-    """Reads a data set in parsed form, whose arrays must be as in `form` (`read_packed`). Returns the path for errors
-    about it, too."""
+    """Reads a data set in parsed form, whose arrays must be as in `form` (`read_packed`). Also returns the path for
+    errors about it."""
     path = packed_in(source, folder) or folder
     return read_packed(packed_form(source, folder), path, source.name, form), path
 
@@ -373,7 +373,7 @@ def _write_made_files(source: Source, texts: Iterable[tuple[str, str]], new: Pat
 
 @contextlib.contextmanager
 def _beside(source: Source, folder: Path) -> Iterator[Path]:
-    """Makes a folder inside that of the cache, for this process alone. Removes leftovers of killed processes."""
+    """Makes a folder inside that of the cache, only for this process. Removes leftovers of killed processes."""
     with locked(make_folder(cache_folder() / f".{source.name}")):
         for leftover in folder.glob(".making.*"):
             shutil.rmtree(leftover, ignore_errors=True)

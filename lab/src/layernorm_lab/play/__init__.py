@@ -1,1 +1,1 @@
-"""The pages of `layernorm play`, for this machine alone: Table 1 with sliders, and trained networks that draw."""
+"""The pages of `layernorm play`, only for this machine: Table 1 with sliders, and trained networks that draw."""

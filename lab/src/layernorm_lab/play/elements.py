@@ -21,7 +21,7 @@ def axis(**options: Any) -> dict[str, Any]:
 
 
 def refusal(error: Exception) -> str:
-    """Words an error for a page. One that nobody expects is logged, too."""
+    """Words an error for a page. One that nobody expects is also logged."""
     if not isinstance(error, (UsageError, RunError, OSError)):
         logging.error("a job of a page failed", exc_info=error)
     return error_line(error)

@@ -1,4 +1,4 @@
-"""Serves the pages to this machine alone."""
+"""Serves the pages only to this machine."""
 
 from __future__ import annotations
 

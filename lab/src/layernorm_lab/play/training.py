@@ -1,4 +1,4 @@
-"""Small networks that learn while one looks on: scikit-learn's digits, read row by row, with layer norm and without."""
+"""Small networks that learn while one watches: scikit-learn's digits, read row by row, with layer norm and without."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Training:
         return [sum(values) / len(values) for values in zip(*self.errors[norm], strict=False)]
 
     def end(self, norm: str) -> End:
-        """Returns where a norm has come to: for each seed the mean of the last three points, as a single one jumps."""
+        """Returns how far a norm has come: for each seed the mean of the last three points, as a single one jumps."""
         ends = [sum(curve[-3:]) / 3 for curve in self.errors[norm]]
         return End(sum(ends) / len(ends), min(ends), max(ends))
 

@@ -1,4 +1,4 @@
-"""The page on which networks are trained: their curves while they learn, and where all trainings ended, by rate."""
+"""The page on which networks are trained: their curves while they learn, and the ends of all, by learning rate."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ _TASK = (
 )
 
 _FAIR = (
-    "Which networks are ahead hangs on the rate, so try several. What one rate shows may be a rate that is wrong for "
-    "one side: compare the two at the best rate of each, too. Three seeds on one small task decide nothing."
+    "Which networks are ahead depends on the learning rate, so try several. A single one may be wrong for one side: "
+    "also compare the two at the best learning rate of each. Three seeds on one small task are too few to tell which "
+    "is better."
 )
 
 _COLOURS = {"none": GREY, "layer": STYLES["layer"].colour}
@@ -65,7 +66,7 @@ class TrainingPage:
         self.show()
 
     def rate(self) -> float:
-        """Returns the rate at the slider's position, or the first where a client sent what is no position."""
+        """Returns the learning rate at the slider's position, or the first where a client sent what is no position."""
         value = self.slider.value
         return RATES[value if isinstance(value, int) and 0 <= value < len(RATES) else _START]
 
@@ -81,7 +82,7 @@ class TrainingPage:
         self.show()
 
     async def train(self) -> None:
-        """Trains at the slider's rate, in the place of a training that still runs."""
+        """Trains at the slider's learning rate, and ends a training that still runs."""
         self.stop()
         self.refusal.text = ""
         self.training = now = Training(self.rate())
@@ -122,7 +123,7 @@ class TrainingPage:
 
 
 def found(ends: dict[float, Training]) -> str:
-    """Says in words where the last training ended, and each norm's best rate of all that were tried."""
+    """Says in words where the last training ended, and each norm's best learning rate of all that were tried."""
     if not ends:
         return ""
     last = ends[list(ends)[-1]]
@@ -130,11 +131,11 @@ def found(ends: dict[float, Training]) -> str:
     words = ", ".join(
         f"{label} {100 * e.mean:.1f} % ({100 * e.low:.1f} to {100 * e.high:.1f})" for label, e in of_last.items()
     )
-    lines = [f"At a rate of {last.rate:.2g}: {words}."]
+    lines = [f"At a learning rate of {last.rate:.2g}: {words}."]
     if len(ends) > 1:
         best = {label: min((item.end(norm).mean, rate) for rate, item in ends.items()) for norm, label in NORMS.items()}
         words = ", ".join(f"{label} {100 * error:.1f} % at {rate:.2g}" for label, (error, rate) in best.items())
-        lines.append(f"Best of {len(ends)} rates: {words}.")
+        lines.append(f"Best of {len(ends)} learning rates: {words}.")
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from .judge import Claim, best_rate
 from .page import STYLES, Style
 
 Group = list[Run]
-"""Runs that differ in the seed alone."""
+"""Runs that differ only in the seed."""
 
 FIRST_GRADIENT = "first_gradient_norm"
 """The name, in a run's first record, of the norm of update 0's gradient."""
@@ -69,14 +69,14 @@ Choice = Mapping[Arm, Shown]
 
 @dataclass(frozen=True)
 class Block:
-    """Runs of one configuration: they differ in arm, learning rate and seed alone.
+    """Runs of one configuration: they differ only in arm, learning rate and seed.
 
     Attributes:
         options: the options in which blocks differ, with this one's values; empty if there is one block.
         arms: every arm's runs by learning rate, from low to high. They have records, or diverged before the first one.
         claims: those whose trial has runs of this configuration.
         every: the runs of all blocks. A pilot's may be shorter than the trial's, and so in another one.
-        of_pilot: whether its runs are such a shorter pilot alone, of a trial whose own runs are in another block.
+        of_pilot: whether its runs are only such a shorter pilot, of a trial whose own runs are in another block.
     """
 
     options: Mapping[str, str]
@@ -100,7 +100,7 @@ class Block:
         return [run for group in self.arms[arm].values() for run in group]
 
     def style(self, arm: Arm) -> Style:
-        """Returns the style of an arm's curves. Arms that differ in the gain alone differ in their dashes."""
+        """Returns the style of an arm's curves. Arms that differ only in the gain differ in their dashes."""
         colour, dashes = STYLES[arm.key]
         place = [item for item in self.arms if item.key == arm.key].index(arm)
         return Style(colour, (0, (*dashes[1], *[1] * 2 * place)) if place else dashes)

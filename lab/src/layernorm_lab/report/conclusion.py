@@ -94,7 +94,7 @@ def _parts(block: Block, ended: Sequence[_Ended], lost: Sequence[str], metric: M
     others = others[len(level) - 1 :]
     has = "have" if len(level) > 1 else "has"
     if len(ended) == 1:
-        told = f"{_where(block)}{first.name} alone has finished runs, so that it is compared with nothing: {name} "
+        told = f"{_where(block)}only {first.name} has finished runs, so it is compared with nothing: {name} "
         return [f"{told}{_when(metric)} {number(first.mean)} ({_runs(ended)})", *_left_out(lost)]
     best = f"the {'highest' if metric.rising else 'lowest'} {name} {_when(metric)}"
     parts = [f"{_where(block)}{_listed([item.name for item in level])} {has} {best}, {number(first.mean)}"]

@@ -118,8 +118,8 @@ def view(lines: Sequence[Curve], floor: float | None = None) -> tuple[float, flo
 def sensitivity(blocks: Sequence[Block], *metrics: Metric) -> list[Figure]:
     """Makes the standard figure of every experiment: best and last value of a run against the learning rate.
 
-    It shows the finished runs of the blocks with two rates or more, with a line for each arm; without such a block
-    there is none. A run that diverged is a cross.
+    It shows the finished runs of the blocks with two learning rates or more, with a line for each arm; without such a
+    block there is none. A run that diverged is a cross.
     """
     rows = []
     for block in blocks:
@@ -129,7 +129,7 @@ def sensitivity(blocks: Sequence[Block], *metrics: Metric) -> list[Figure]:
             rows += [_against_rates(block, ended, metric) for metric in metrics]
     about = "Sensitivity to the learning rate: the best evaluation of each run, and its last one."
     if any(line.lost for row in rows for panel in row for line in panel.curves):
-        about += " A cross at the upper edge: at this rate a seed diverged; a line there is of the other seeds."
+        about += " A cross at the upper edge: a seed diverged at this learning rate; a line there is of the others."
     return [Figure(SENSITIVITY, about, rows, mean=GEOMETRIC)] if rows else []
 
 

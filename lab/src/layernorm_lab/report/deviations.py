@@ -20,7 +20,7 @@ def deviations(
     Args:
         runs: of one experiment.
         named: the experiment's deviations; those that hold for none of the runs are left out.
-        protocol: a configuration with the paper's values. Every other value of an option is a deviation, too.
+        protocol: a configuration with the paper's values. Every other value of an option is also a deviation.
         apart: the options that the paper does not state, or states several values of.
     """
     data = runs[0].environment["data"]

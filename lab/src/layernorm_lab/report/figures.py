@@ -80,8 +80,8 @@ def _legend(whole: Canvas, curves: dict[str, Artist], columns: int) -> None:
 
 
 def _small(png: io.BytesIO, colours: Iterable[str]) -> bytes:
-    """Reduces the picture to 64 colours and these, the curves', which take a third of the bytes. Among the 64 alone a
-    short curve could have the colour of another."""
+    """Reduces the picture to 64 colours and these, the curves', which take a third of the bytes. With only the 64
+    a short curve could have the colour of another."""
     picture = Image.open(png).convert("RGB")
     given = [channel for colour in colours for channel in ImageColor.getrgb(colour)]
     palette = np.array([*(picture.quantize(64).getpalette() or [])[: 3 * 64], *given], np.int32).reshape(-1, 3)

@@ -66,7 +66,7 @@ class Outline:
         deviations: where the experiment departs from the paper.
         apart: the options that the paper does not state, or states several values of.
         prefixes: of metrics that make an arm of their own, such as `exact_`.
-        extra: (the blocks of runs) -> what this experiment alone has.
+        extra: (the blocks of runs) -> what only this experiment has.
     """
 
     title: str

@@ -11,8 +11,8 @@ from ..runs.folder import Run
 MARKS = {
     "P": "stated in the paper",
     "S": "read in the authors' or the original model's public source",
-    "I": "inferred: a decision of ours where the paper leaves it open",
-    "stand-in": "used in place of what the paper used: compare the direction of results, not the numbers",
+    "I": "inferred: a decision of this library where the paper leaves it open",
+    "stand-in": "used instead of what the paper used: compare the direction of results, not the numbers",
 }
 """The meaning of the mark before a deviation."""
 
@@ -226,7 +226,7 @@ _SHOWN: dict[str, Any] = {
     "numpy": "NumPy",
     "accelerate": "accelerate",
     "system": "system",
-    "processor": "processor",
+    "processor": "CPU",
     "cores": "cores",
     "threads": "threads",
     "device": "device",

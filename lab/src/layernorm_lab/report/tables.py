@@ -95,7 +95,7 @@ def results(
             for item in sorted({item.rate: item for item in reversed(shown)}.values()):
                 runs = [run for run in item.runs if run.done] or item.runs
                 left_out = " Unfinished runs are left out." if len(runs) < len(item.runs) else left_out
-                first = [block.label or "ours" * bool(paper), arm.name, f"{item.rate:g}"]
+                first = [block.label or "here" * bool(paper), arm.name, f"{item.rate:g}"]
                 last = [str(len(runs)), low_to_high([run.records[-1]["update"] for run in runs], 9)]
                 rows.append([*first, *(column.cell(runs, arm.prefix) for column in columns), *last])
     norms = {arm.norm for block in blocks for arm in block.arms}
@@ -107,7 +107,7 @@ def results(
 
 def learning_rates(blocks: Sequence[Block], metric: Metric, digits: int = 2) -> list[Table]:
     """Makes a table with a row for each arm and a column for each learning rate, the best value of a metric; none if
-    there is one rate."""
+    there is only one learning rate."""
     rates = sorted({rate for block in blocks for by_rate in block.arms.values() for rate in by_rate})
     scale = 100 if metric.percent else 1
 

@@ -1,4 +1,4 @@
-"""The environment of a run: versions, processor, threads, commit. The library's `doctor.machine` looks them up."""
+"""The environment of a run: versions, CPU, threads, commit. The library's `doctor.machine` looks them up."""
 
 from __future__ import annotations
 

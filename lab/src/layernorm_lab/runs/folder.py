@@ -1,7 +1,7 @@
 """A run's folder: its configuration, environment, records, checkpoint and result.
 
 config.json             the experiment's name and the configuration
-environment.json        versions, processor, commit, data set fingerprint, command; one entry for each start
+environment.json        versions, CPU, commit, data set fingerprint, command; one entry for each start
 records.jsonl           one line for each evaluation; like the other files it carries its SHA-256
 checkpoint.safetensors  the newest state
 test.safetensors        the results of a finished run's test for every case, if its experiment saves them

@@ -52,7 +52,7 @@ def unsealed(values: Any) -> dict[str, Any]:
 
 
 def filled(kind: type[Made], values: Any) -> Made:
-    """Makes a dataclass, whose fields may be dataclasses, too, from values of a file by the names of the fields. A
+    """Makes a dataclass, whose fields may also be dataclasses, from values of a file by the names of the fields. A
     ValueError, whose message is meant to follow the name of the file, says which is missing, unknown or of another
     type, or is refused."""
     types_of = typing.get_type_hints(kind)

@@ -80,7 +80,7 @@ def report_claims(findings: Sequence[Finding]) -> Report:
 
 
 def report_invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Report:
-    """Reports Table 1 alone, for some eps."""
+    """Reports only Table 1, for some eps."""
     paper = {True: "invariant", False: "no", None: "-"}
     rows = [
         [v.norm or "none", v.transform, f"{v.residual:.1e}", v.measured, paper[v.paper] + " DIFFERS" * v.differs]

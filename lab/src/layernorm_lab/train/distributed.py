@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def accelerator(device: str, precision: str, tracker: str = "none", out: Path | None = None) -> Accelerator:
     """Chooses the device, "auto" (a GPU if there is one), "cpu" or "cuda", the precision, "float32" or "bfloat16"
-    (autocast in the forward pass), the processes of this command, and a tracker that gets the records, too
+    (autocast in the forward pass), the processes of this command, and a tracker that also gets the records
     (`tracking.tracked`). One that writes files has them in the folder `out`."""
     # DDP imports torch._dynamo. If that happens after the processes have connected, it keeps references to the
     # connection. Its threads then outlive `destroy_process_group`, and sometimes abort the interpreter at its exit

@@ -22,7 +22,7 @@ class LegacyAdam(torch.optim.Adam):
 
     Args:
         params: as in `torch.optim.Adam`.
-        lr: the step size, eta in the equation.
+        lr: the learning rate, eta in the equation.
         fused: as in `torch.optim.Adam`.
 
     Source: the public code of Vendrov et al., "Order-Embeddings of Images and Language", 2016.
@@ -34,7 +34,7 @@ class LegacyAdam(torch.optim.Adam):
             group["steps"] = 0  # counted here, too: torch's own counts are tensors, and reading them waits for the GPU
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Takes one step of torch's Adam, with the step size and eps for which its own corrections cancel out."""
+        """Takes one step of torch's Adam, with the learning rate and eps for which its own corrections cancel out."""
         rates = [group["lr"] for group in self.param_groups]
         for group in self.param_groups:
             group["steps"] += 1

@@ -295,8 +295,8 @@ class Fit:
 
 
 def step_size_factor(decay: float, update: int, updates: int) -> float:
-    """Returns the step size of an update, as a multiple of the first one: 1, then falling linearly to 0 in the end's
-    share."""
+    """Returns the learning rate of an update, as a multiple of the first one: 1, then falling linearly to 0 in the
+    end's share."""
     falling = decay * updates
     return min(1.0, (updates - update) / falling) if falling else 1.0
 
@@ -312,7 +312,7 @@ def _finite(metrics: dict[str, float]) -> bool:
 @contextlib.contextmanager
 def _flushed_denormals() -> Iterator[None]:
     """Takes numbers near 0 that lack leading digits for 0 inside the ``with``. Adam's moments of units that are seldom
-    used come to them, and a processor computes with them several times as long."""
+    used become such numbers, and a CPU computes with them several times as long."""
     torch.set_flush_denormal(True)
     try:
         yield

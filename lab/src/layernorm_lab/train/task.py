@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import accelerate
 
 Accelerator: TypeAlias = "accelerate.Accelerator"
-"""The device and the processes of a run, as a type alone: accelerate is imported where one is made."""
+"""The device and the processes of a run, only as a type: accelerate is imported where one is made."""
 
 Loss: TypeAlias = "tuple[Tensor, int | None]"
-"""The loss of some cases: its sum, and their number. None in the place of the number: the sum itself is the loss of a
+"""The loss of some cases: its sum, and their number. None instead of the number: the sum itself is the loss of a
 batch, whatever its size."""
 
 Tested: TypeAlias = tuple[dict[str, float], dict[str, Tensor]]
@@ -44,7 +44,7 @@ class Course:
 
     @property
     def course(self) -> Course:
-        """This part of a task alone."""
+        """Only this part of a task."""
         return Course(self.updates, self.updates_per_epoch, self.shown)
 
 
@@ -63,7 +63,7 @@ class Task(Course):
         before_step: called with the bare model between the backward pass and the step, for gradient clipping.
         keep: the metric by whose highest value the model to keep is chosen, the first one among equals. None: the last
             model is kept.
-        decay: the share of the updates, at the end of the run, in which the step size falls linearly to 0.
+        decay: the share of the updates, at the end of the run, in which the learning rate falls linearly to 0.
         test: (the bare model with the kept weights, in evaluation mode) -> what it finds. It is called once, at the
             end, unless the run has diverged.
     """
@@ -89,9 +89,9 @@ class Task(Course):
         evaluate: Callable[[nn.Module], dict[str, float]],
         **parts: Any,
     ) -> Task:
-        """Makes the task of an experiment: its length, its rate and its optimiser are the configuration's, its epochs
-        the batches'. The optimiser is fused: one pass over the weights instead of a dozen, which would take most of an
-        update at small batches.
+        """Makes the task of an experiment: its length, its learning rate and its optimiser are the configuration's, its
+        epochs the batches'. The optimiser is fused: one pass over the weights instead of a dozen, which would take most
+        of an update at small batches.
 
         Args:
             config: the configuration.
@@ -114,7 +114,7 @@ class Task(Course):
         )
 
     def mean_loss(self, model: nn.Module, update: int) -> Tensor:
-        """Computes the loss of a batch that this process has alone."""
+        """Computes the loss of a batch that only this process has."""
         total, count = self.loss(model, update)
         return total if count is None else total / count
 

@@ -31,8 +31,8 @@ def six(tmp_path):
 
 def test_tables(six):
     results, times = report_of(six).tables
-    assert results.rows[0] == ["ours", "baseline", "0.001", "104.50 (104.00-105.00)", "26.12", "78.38", "3", "400"]
-    assert results.rows[1] == ["ours", "layer norm", "0.001", "96.50 (96.00-97.00)", "24.12", "72.38", "3", "400"]
+    assert results.rows[0] == ["here", "baseline", "0.001", "104.50 (104.00-105.00)", "26.12", "78.38", "3", "400"]
+    assert results.rows[1] == ["here", "layer norm", "0.001", "96.50 (96.00-97.00)", "24.12", "72.38", "3", "400"]
     assert results.rows[2] == ["paper", "baseline", "-", "82.36", "-", "-", "-", "-"]
     assert times.rows == [["", "baseline", "200", "1.00"], ["", "layer norm", "200", "1.00"]]
 

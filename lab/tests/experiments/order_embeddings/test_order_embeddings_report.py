@@ -51,7 +51,7 @@ def grid(tmp_path):
 def test_each_norm_is_shown_at_its_best_rate(grid):
     report = report_of(grid)
     captions, images, rates, times = report.tables
-    assert images.rows[0] == ["ours", "baseline", "0.002", "25.0", "50.0", "75.0 (75.0-75.0)", "8.5", "3", "100"]
+    assert images.rows[0] == ["here", "baseline", "0.002", "25.0", "50.0", "75.0 (75.0-75.0)", "8.5", "3", "100"]
     assert images.rows[1][2:7] == captions.rows[1][2:7] == ["0.004", "50.0", "75.0", "100.0 (100.0-100.0)", "3.5"]
     assert captions.rows[-1] == ["order, paper", "layer norm", "-", "48.5", "80.6", "89.8", "5.1", "-", "-"]
     assert images.rows[-1] == ["order, paper", "layer norm", "-", "38.9", "74.3", "86.3", "7.6", "-", "-"]
@@ -69,7 +69,7 @@ def test_without_a_baseline_and_without_a_test(tmp_path):
     write(tmp_path, "layer", 1e-3, 0, [50.0, 70.0])
     (tmp_path / "order-embeddings-order-layer-lr0.001-s0" / folder.RESULT).unlink()
     report = report_of(tmp_path)
-    assert report.tables[0].rows[0] == ["ours", "layer norm", "0.001", "-", "-", "-", "-", "1", "50"]
+    assert report.tables[0].rows[0] == ["here", "layer norm", "0.001", "-", "-", "-", "-", "1", "50"]
     assert report.tables[2].rows == [["", "layer norm", "100", "-"]]
 
 

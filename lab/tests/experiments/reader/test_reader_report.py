@@ -57,7 +57,7 @@ def grid(tmp_path):
 
 def test_tables(grid):
     results, rates, times = report_of(grid).tables
-    assert results.rows[0][:5] == ["ours", "baseline", "0.002", "67.0 (66.0-68.0)", "75.0 (75.0-75.0)"]
+    assert results.rows[0][:5] == ["here", "baseline", "0.002", "67.0 (66.0-68.0)", "75.0 (75.0-75.0)"]
     assert results.rows[1][1:] == [
         "layer norm",
         "0.002",
@@ -149,8 +149,8 @@ def test_without_a_baseline_a_test_or_guesses(tmp_path):
     assert report.findings == []
     assert report.pictures == []
     assert report.tables[0].rows[0][4] == "-"
-    assert [row[0] for row in report.tables[0].rows] == ["ours"]  # the paper's rows are of other norms
-    assert not any("in place of CNN" in item.text for item in report.deviations)
+    assert [row[0] for row in report.tables[0].rows] == ["here"]  # the paper's rows are of other norms
+    assert not any("instead of CNN" in item.text for item in report.deviations)
 
 
 def test_initial_values_are_departures(tmp_path):
@@ -177,5 +177,5 @@ def test_damaged_test_files_leave_the_report_without_them(grid):
 
 def test_the_terminal_and_the_markdown(grid, capsys):
     text = shown(report_of(grid), capsys)
-    for part in ("90 training and 20 validation questions in place of CNN's", "[S]", "figure2.png", "updates: 300"):
+    for part in ("90 training and 20 validation questions instead of CNN's", "[S]", "figure2.png", "updates: 300"):
         assert part in text

@@ -53,14 +53,14 @@ def grid(tmp_path):
 
 def test_the_tables(grid):
     sick, classes, results, rates, times = report_of(grid).tables
-    assert sick.rows[0] == ["ours", "baseline", "0.690 (0.680-0.700)", "0.640", "0.310", "3"]
-    assert sick.rows[1][:3] == ["ours", "layer norm", "0.740 (0.730-0.750)"]
+    assert sick.rows[0] == ["here", "baseline", "0.690 (0.680-0.700)", "0.640", "0.310", "3"]
+    assert sick.rows[1][:3] == ["here", "layer norm", "0.740 (0.730-0.750)"]
     assert [row[1] for row in sick.rows[2:8]] == [
         f"{norm}, {row}" for row in ("untrained", "bag", "random bag") for norm in ("baseline", "layer norm")
     ]
     assert sick.rows[7][2:] == ["0.650 (0.650-0.650)", "0.600", "0.350", "3"]
     assert sick.rows[-2] == ["2400 units", "layer norm, paper", ".854", ".785", ".277", "-"]
-    assert classes.rows[1] == ["ours", "layer norm", "72.0", "73.0", "74.0", "75.0", "73.5 (73.5-73.5)", "3"]
+    assert classes.rows[1] == ["here", "layer norm", "72.0", "73.0", "74.0", "75.0", "73.5 (73.5-73.5)", "3"]
     assert classes.rows[-1][2:7] == ["79.4", "83.1", "93.7", "89.3", "86.4"]
     assert results.rows == [
         ["", "baseline", "0.0006", "5.010 (5.000-5.020)", "5.260 (5.250-5.270)", "3", "400"],

@@ -124,7 +124,7 @@ def test_the_findings_count_and_follow_the_rule(whole):
         in findings
     )
     assert (
-        "Each arm at its best rate: paper is ahead on 1, behind on 0, equal on 0, undecided on 0 of 1 tasks."
+        "Each arm at its best learning rate: paper is ahead on 1, behind on 0, equal on 0, undecided on 0 of 1 tasks."
         in findings
     )
     assert findings[-1] == f"The rule: {RULE} By it: these runs are not all that it needs."
@@ -224,5 +224,5 @@ def test_a_measure_shows_its_margin(task):
 def test_short_runs_alone_are_shown(tmp_path):
     write(tmp_path, "words", 4.2, (0,), updates=300, **PLAIN)
     report = report_of(tmp_path)
-    assert [table.title for table in report.tables] == ["All rates"]
+    assert [table.title for table in report.tables] == ["All learning rates"]
     assert report.findings == []

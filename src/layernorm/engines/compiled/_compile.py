@@ -19,7 +19,7 @@ _NUMBER = itertools.count()
 
 
 def chunks(T: int) -> list[slice]:
-    """Cuts T steps into chunks, and what is left into single steps, so that no T is compiled anew."""
+    """Cuts T steps into chunks, and what is left into single steps, so that no T is compiled again."""
     whole = T - T % CHUNK
     return [slice(t, t + CHUNK) for t in range(0, whole, CHUNK)] + [slice(t, t + 1) for t in range(whole, T)]
 
@@ -39,8 +39,8 @@ def compiled(function: Callable[..., Any], fixed: Hashable, *key: Hashable) -> C
     """Returns ``function(fixed, parameters, *tensors)``, compiled for the calls that have this key.
 
     A key has every size but the number of rows, and whether that is 1, for which torch compiles by itself. Rows are
-    the last dimension but one of every tensor, and of a vector the only one. For each number of threads torch compiles
-    anew, too.
+    the last dimension but one of every tensor, and of a vector the only one. For each number of threads torch also
+    compiles again.
     """
     return _compiled(function, fixed, torch.get_num_threads(), *key)
 
@@ -50,7 +50,7 @@ def _compiled(function: Callable[..., Any], fixed: Hashable, *key: Hashable) -> 
     """Makes what `compiled` returns.
 
     torch counts how often it has compiled a function by the function's code, and refuses after 8 times. So every key
-    has code of its own. It runs under the same switches always, because for others torch compiles anew: gradients,
+    has code of its own. It always runs under the same switches, because for others torch compiles again: gradients,
     inference mode and torch's own compiled code set them in different ways.
     """
 
@@ -85,7 +85,7 @@ def _as_in_memory(tensor: Tensor) -> Tensor:
 def _of_any_rows(tensor: Tensor) -> Tensor:
     """Copies a tensor and tells torch that the number of its rows varies.
 
-    It is a copy because torch would compile steps in the middle of a sequence for places in memory other than 0 alone.
+    It is a copy because torch would compile a step in the middle of a sequence again: its storage offset is not 0.
     """
     copy = tensor.clone()
     torch._dynamo.maybe_mark_dynamic(copy, max(copy.dim() - 2, 0))

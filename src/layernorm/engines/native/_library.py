@@ -70,12 +70,12 @@ def _start(library: ctypes.CDLL) -> str:
         names = library.layernorm_sets().decode().split()
         compiled = ", ".join(names)
         if asked:
-            lacks = "this processor does not run it (`runs` in processor.h)" if asked in names else "it is not compiled"
+            lacks = "this CPU does not run it (`runs` in processor.h)" if asked in names else "it is not compiled"
             raise ImportError(f"LAYERNORM_ISA={asked!r}: {lacks}; the C++ library was compiled for {compiled}")
         raise ImportError(
-            f"the C++ library was compiled on another processor, for {compiled}, which this one does not have; "
+            f"the C++ library was compiled on another CPU, for {compiled}, which this one does not have; "
             f"install layernorm again here {_REINSTALL}, or with --config-settings=cmake.define.LAYERNORM_SETS=all "
-            "for every processor of this kind"
+            "for every CPU of this kind"
         )
     return chosen.decode()
 

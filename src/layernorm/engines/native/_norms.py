@@ -80,7 +80,7 @@ def _contiguous(a: NormArguments) -> NormArguments:
 def forward_plan(
     save: bool, normalized_shape: Shape, eps: float, norm: str, weight: bool, bias: bool, residual: bool
 ) -> Plan | None:
-    """Plans a forward. Given are x, and of gain, bias, residual those that there are. Made are y, with a residual the
+    """Plans a forward. It takes x, and of gain, bias, residual those that there are. It makes y, with a residual the
     sum, and with ``save`` the statistics. None: there are no such sizes.
 
     Args:
@@ -99,8 +99,8 @@ def forward_plan(
 
 @functools.lru_cache(CACHED)
 def backward_plan(normalized_shape: Shape, eps: float, norm: str, weight: bool, bias: bool, total: bool) -> Plan | None:
-    """Plans a backward, as `forward_plan`. Given are x, the statistics, the gradient of y, and of gain, bias and the
-    gradient of the sum those that there are. Made are the gradients of x, gain and bias."""
+    """Plans a backward, as `forward_plan`. It takes x, the statistics, the gradient of y, and of gain, bias and the
+    gradient of the sum those that there are. It makes the gradients of x, gain and bias."""
     given = [_like_x("x", normalized_shape), _statistics(norm), _like_x("d_y", normalized_shape)]
     given += _parameters(normalized_shape, gain=weight, bias=bias)
     if total:

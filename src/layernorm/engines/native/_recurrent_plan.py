@@ -49,7 +49,7 @@ class Between(NamedTuple):
 
 NOTHING = Between()
 MADE, GIVEN, MADE_WITH_ENDED = 1, 2, 3
-"""Of ``batch_norm``: it finds the moments of each step's rows, or is given them; rows that have ended count, too."""
+"""Of ``batch_norm``: it finds the moments of each step's rows, or is given them; rows that have ended also count."""
 
 
 def moments_of(a: RecurrentArguments) -> int:
@@ -82,9 +82,9 @@ def forward_plan(
 ) -> Plan | None:
     """Plans a forward.
 
-    Given are ``[x, *state, *weights, *vectors, lengths or batch_sizes, reset, *restart, dropout, *kept]``, those that
-    there are, and moments that batch norm takes as given. Made are ``[output, *final state]``, the moments that it
-    finds, and with ``save`` what is saved. None: there are not as many tensors.
+    It takes ``[x, *state, *weights, *vectors, lengths or batch_sizes, reset, *restart, dropout, *kept]``, those that
+    there are, and moments that batch norm takes as given. It makes ``[output, *final state]``, the moments that batch
+    norm finds, and with ``save`` what is saved. None: there are not as many tensors.
 
     Args:
         recurrence, reverse: as in `RecurrentArguments`.
@@ -117,9 +117,9 @@ def backward_plan(
     changes: Between = NOTHING,
     batch_norm: int = 0,
 ) -> Plan | None:
-    """Plans a backward. Given are the forward's tensors, batch norm's moments, what the forward saved, and the
-    gradients of output, h and c that there are (``has_grad``). Made are the gradients of x, state, parameters, the
-    state of restarts, and of vectors with tensors of their own."""
+    """Plans a backward. It takes the forward's tensors, batch norm's moments, what the forward saved, and the gradients
+    of output, h and c that there are (``has_grad``). It makes the gradients of x, state, parameters, the state of
+    restarts, and of vectors with tensors of their own."""
     if not _fits(recurrence, states, params, changes) or len(has_grad) != 1 + states:
         return None
     d_output = TensorSpec("d_output", (*_lines(ends), size_of_h(recurrence)), CALL)
@@ -263,7 +263,7 @@ def parameter_specs(recurrence: Recurrence) -> list[TensorSpec]:
 @functools.lru_cache(CACHED)
 def gradient_slots(recurrence: Recurrence) -> tuple[int | None, ...]:
     """Returns for each of the eight vectors the parameter in whose tensor its gradient is made; None: there is no such
-    vector, -1: it needs a separate tensor, because its parameters stand in another vector, too."""
+    vector, -1: it needs a separate tensor, because its parameters also stand in another vector."""
     slots: list[int | None] = []
     seen: set[int] = set()
     for terms in term_indices(recurrence)[len(WEIGHTS) :]:

@@ -26,7 +26,7 @@ def packing_plan(purpose: int, recurrence: Recurrence) -> Plan:
 
 @functools.lru_cache(CACHED)
 def step_plan(save: bool, recurrence: Recurrence, dropout: bool) -> Plan:
-    """Plans a step. Given are ``[x, *state, packed parameters, dropout]``, made is the state after it, and with
+    """Plans a step. It takes ``[x, *state, packed parameters, dropout]``, and makes the state after the step, and with
     ``save`` what the backward needs."""
     made = state_specs(recurrence, "h_n", "c_n")
     given = _given_specs(recurrence, dropout)
@@ -35,10 +35,10 @@ def step_plan(save: bool, recurrence: Recurrence, dropout: bool) -> Plan:
 
 @functools.lru_cache(CACHED)
 def step_back_plan(has_grad: Sequence[bool], recurrence: Recurrence, dropout: bool, two_streams: bool) -> Plan:
-    """Plans a step back. Given are ``[x, *state, packed parameters, dropout, totals]``, to which the vectors' gradients
-    are added, what the step saved, and the gradients of the state after it that there are (``has_grad``). Made are the
-    gradients of x, of the state, of W_ih x and, if it has one of its own, of W_hh h (``two_streams``), and what is
-    projected."""
+    """Plans a step back. It takes ``[x, *state, packed parameters, dropout, totals]``, what the step saved, and the
+    gradients of the state after it that there are (``has_grad``). The vectors' gradients are added to the totals. It
+    makes the gradients of x, of the state, of W_ih x and, if it has one of its own, of W_hh h (``two_streams``), and
+    what is projected."""
     grads = zip(state_specs(recurrence, "d_h_n", "d_c_n"), has_grad, strict=True)
     given = [*_given_specs(recurrence, dropout), _TOTALS_SPEC, SAVED_SPEC]
     made = [TensorSpec("d_x", (B, I), CALL), *state_specs(recurrence, "d_h0", "d_c0")]
@@ -50,9 +50,9 @@ def step_back_plan(has_grad: Sequence[bool], recurrence: Recurrence, dropout: bo
 
 @functools.lru_cache(CACHED)
 def gradient_plan(recurrence: Recurrence) -> Plan:
-    """Plans the end of a backward pass. Given are x, state and packed parameters of a step, by whose sizes and types
-    the results are made, and the totals. Made are the gradients of the parameters, in which those of the weights are
-    still to be written, and those of vectors with tensors of their own."""
+    """Plans the end of a backward pass. It takes x, state and packed parameters of a step, by whose sizes and types the
+    results are made, and the totals. It makes the gradients of the parameters, in which those of the weights are still
+    to be written, and those of vectors with tensors of their own."""
     d_params, others = gradient_specs(recurrence)
     made = [spec._replace(dtype=OTHER) for spec in (*d_params, *others)]
     return _plan("recurrent_vectors", recurrence, [*_given_specs(recurrence, False), _TOTALS_SPEC], made)

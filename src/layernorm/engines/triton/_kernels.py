@@ -357,7 +357,7 @@ def forward_step(table, zh, h_now, c_now, h_read, m, B, eps, forget_bias, NETWOR
 
 @triton.jit
 def tile_of(v0, v1, v2, v3, GATES_IN_TILE: tl.constexpr):
-    """Makes a tile of four gates, or of the first alone."""
+    """Makes a tile of four gates, or of only the first."""
     gate = tl.arange(0, GATES_IN_TILE)[:, None]
     if GATES_IN_TILE == 1:
         return tl.where(gate >= 0, v0[None, :], 0.0)

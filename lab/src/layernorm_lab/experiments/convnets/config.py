@@ -17,7 +17,7 @@ class Config(TrainingConfig):
         "for each unit (layer) or for each channel (layer-shared), or over the channels at each position "
         "(layer-channels); batch, weight or group norm"
     )
-    learning_rate: float = rate_option(3e-3, "Adam's step size at the start", in_name=True)
+    learning_rate: float = rate_option(3e-3, "Adam's learning rate at the start", in_name=True)
     decay: float = decay_option(0.5)
     seed: int = seed_option("seeds of the initial weights, of the order of the images, of dropout and of the noise")
     batch_size: int = batch_option(100, "images")

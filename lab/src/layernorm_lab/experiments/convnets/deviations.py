@@ -3,12 +3,12 @@
 from ...report.page import Deviation
 
 DEVIATIONS = (
-    Deviation("experiment", "I", "the paper names neither network nor data: ConvPool-CNN-C on CIFAR-10 is ours."),
+    Deviation("experiment", "I", "the paper names neither network nor data: here ConvPool-CNN-C on CIFAR-10."),
     Deviation(
         "network",
         "S",
         "it and its training are those of the public code of Salimans and Kingma (2016): nine convolutions with leaky "
-        "ReLU (0.1), 2 x 2 max pooling, Adam, a constant, then falling step size, 200 epochs.",
+        "ReLU (0.1), 2 x 2 max pooling, Adam, a constant, then falling learning rate, 200 epochs.",
     ),
     Deviation(
         "padding",

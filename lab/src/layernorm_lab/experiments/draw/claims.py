@@ -13,7 +13,7 @@ def laptop(deviation: float = 0.0) -> Config:
     return Config(epochs=2, glimpses=8, read_size=5, evaluate_every=92, deviation=deviation)
 
 
-SHORT = "2 epochs in place of 60"
+SHORT = "2 epochs instead of 60"
 
 
 def _trial(deviation: float, about: str) -> Trial:

@@ -25,12 +25,12 @@ DEVIATIONS = (
         "images.",
     ),
     Deviation("selection", "I", "no model is selected."),
-    Deviation("last batch", "I", "that of an epoch is smaller: 391 updates in place of 390."),
+    Deviation("last batch", "I", "that of an epoch is smaller: 391 updates instead of 390."),
     Deviation(
         "data",
         "stand-in",
         "the data files' content is not that of Larochelle and Murray's binarised MNIST (other SHA-256).",
     ),
     Deviation("RMS norm", "I", "not in the paper: the cell is divided by its root mean square.", {"norm": ["rms"]}),
-    Deviation("weight norm", "I", "not in the paper's experiment: of the LSTMs' weights alone.", {"norm": ["weight"]}),
+    Deviation("weight norm", "I", "not in the paper's experiment: only of the LSTMs' weights.", {"norm": ["weight"]}),
 )

@@ -48,7 +48,7 @@ def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task
 def measure_bound(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]:
     """Computes the bound and its parts in nats, means over all cases `[M, 784]`.
 
-    The noise depends on the configuration's seed alone, so that it is the same in every evaluation and for every norm.
+    The noise depends only on the configuration's seed, so that it is the same in every evaluation and for every norm.
     """
     generator = torch.Generator().manual_seed(derive_seed(config.seed, EVALUATION))
     kl = reconstruction = 0.0

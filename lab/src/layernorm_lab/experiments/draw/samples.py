@@ -75,13 +75,14 @@ def strip(drawing: Drawing) -> bytes:
 
 
 def animation(drawing: Drawing, columns: int = 5) -> bytes:
-    """Draws the canvas over the glimpses with the write window, as a GIF of four seconds that pauses at the end."""
-    pages = [_tiled(_windowed(drawing, step), columns) for step in range(len(drawing.canvas))]
-    pages.append(_tiled(_grey(drawing.canvas[-1]), columns))
+    """Draws the canvas over the glimpses with the write window, as a GIF of four seconds. It begins with the finished
+    images for two seconds, which is what a program shows that does not move pictures."""
+    pages = [_tiled(_grey(drawing.canvas[-1]), columns)]
+    pages += [_tiled(_windowed(drawing, step), columns) for step in range(len(drawing.canvas))]
     palette = Image.new("P", (1, 1))
     palette.putpalette([level for grey in range(0, 256, 8) for level in (grey, grey, grey)] + [*_WINDOW])
     frames = [page.quantize(palette=palette, dither=Image.Dither.NONE) for page in pages]
-    duration = [max(20, round(4000 / len(drawing.canvas)))] * len(drawing.canvas) + [2000]
+    duration = [2000] + [max(20, round(4000 / len(drawing.canvas)))] * len(drawing.canvas)
     file = io.BytesIO()
     frames[0].save(
         file, "GIF", save_all=True, append_images=frames[1:], duration=duration, loop=0, optimize=False, disposal=1

@@ -3,7 +3,7 @@
 from ...report.page import Deviation
 
 DEVIATIONS = (
-    Deviation("step size", "I", "Adam with {learning_rate}; the paper names Adam alone."),
+    Deviation("step size", "I", "Adam with a learning rate of {learning_rate}; the paper names only Adam."),
     Deviation("characters", "I", "57: 52 letters, space, . , ' and one for all others, digits among them."),
     Deviation("points", "I", "a line's first ones are used, up to the cut; the first point is given, not predicted."),
     Deviation("layer norm", "I", "as in eqs. 20-22, the cell's too.", {"norm": ["layer"]}),

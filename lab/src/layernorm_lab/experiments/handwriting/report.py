@@ -22,7 +22,7 @@ from .deviations import APART, DEVIATIONS
 
 CLAIM = (
     Said(
-        "Layer normalization comes to a log-likelihood comparable to the baseline's much faster (section 6.5, Figure "
+        "Layer normalization reaches a log-likelihood comparable to the baseline's much faster (section 6.5, Figure "
         "5: between -700 and -900 nats a sequence of 500 points).",
         ("layer", "none"),
     ),

@@ -106,7 +106,7 @@ def write_text(
 
     Graves stops where the window has read the text. That cuts the last letter: the window is ahead of the pen. The
     network, in evaluation mode and on the CPU, continues the normalised points `prime` `(N, 3)`, of the text
-    `prime_text`, as if it had written them. Returns the points after these, `(n, 3)`, and whether the window came to
+    `prime_text`, as if it had written them. Returns the points after these, `(n, 3)`, and whether the window reached
     the text's end, where phi(t, U + 1) is the largest.
     """
     whole = f"{prime_text} {options.text}" if prime is not None else options.text

@@ -5,7 +5,7 @@ from .config import BATCH_NORMS
 
 DEVIATIONS = (
     Deviation("activation", "I", "ReLU in the hidden layers; the paper does not name one."),
-    Deviation("step size", "I", "Adam, as in the paper, with step size {learning_rate}, which it does not tell."),
+    Deviation("step size", "I", "Adam, as in the paper, which does not name its learning rate, {learning_rate}."),
     Deviation("initial weights", "I", "as by He et al. (2015), biases at 0; one seed starts all norms alike."),
     Deviation(
         "batch norm's evaluation",
@@ -32,7 +32,7 @@ DIGITS = Deviation(
     "data",
     "stand-in",
     "scikit-learn's 1797 digits of 8 x 8 pixels (the last 400 for testing, {held_out} before them held out) in place "
-    "of MNIST, and {hidden} hidden units in place of 1000.",
+    "of MNIST, and {hidden} hidden units instead of 1000.",
 )
 
 APART = ("learning_rate", "batch_size", "unbiased_up_to")

@@ -15,7 +15,7 @@ TRIAL = Trial(
     paper=88_500,
     hours=0.035,
     command="layernorm run order-embeddings",
-    about="25 epochs in place of 100",
+    about="25 epochs instead of 100",
 )
 
 CONVERGED = Trial(

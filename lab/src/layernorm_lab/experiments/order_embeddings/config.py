@@ -18,7 +18,7 @@ class Config(TrainingConfig):
     norm: Literal["none", "layer", "rms", "weight", "batch"] = norm_option(
         "what the GRU's summed inputs are normalised by"
     )
-    learning_rate: float = rate_option(1e-3, "step size", in_name=True)
+    learning_rate: float = rate_option(1e-3, "learning rate", in_name=True)
     seed: int = seed_option("seeds of the initial weights, of the order of the images and of the choice of captions")
     epochs: int = option(100, "passes over the training images, each with one of its captions", least=1)
     batch_size: int = batch_option(128, "images", least=2)

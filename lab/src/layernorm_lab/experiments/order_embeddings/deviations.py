@@ -6,7 +6,7 @@ DEVIATIONS = (
     Deviation(
         "selection",
         "S",
-        "the model is kept by R@1 + R@5 + R@10 of the images found on validation alone, which is not in the paper, but "
+        "the model is kept by R@1 + R@5 + R@10 of only the images found on validation, which is not in the paper, but "
         "in the original code. The tables show both directions.",
     ),
     Deviation(
@@ -32,7 +32,7 @@ DEVIATIONS = (
         "data",
         "stand-in",
         "{data_images_train} training images with {data_features} features each, and {data_images_test} test images, "
-        "in place of COCO's 113,287 and 5,000 with 4,096 features of VGG-19 (mean over ten crops).",
+        "instead of COCO's 113,287 and 5,000 with 4,096 features of VGG-19 (mean over ten crops).",
     ),
 )
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 ELEMENTS = 2**17
-"""The number of elements of the differences in memory at a time: half a megabyte stays in a processor's cache."""
+"""The number of elements of the differences in memory at a time: half a megabyte stays in a CPU's cache."""
 
 
 class _OrderPenalty(torch.autograd.Function):

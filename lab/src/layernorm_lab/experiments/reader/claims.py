@@ -10,8 +10,8 @@ from .config import Config
 
 
 def laptop(initial: Literal["source", "torch"] = "source") -> Config:
-    """Makes the options of the laptop preset and of the trials. The prior is ours: without it no norm leaves the
-    plateau of the start in so few updates."""
+    """Makes the options of the laptop preset and of the trials. The prior is not the paper's: without it no norm leaves
+    the plateau of the start in so few updates."""
     return Config(
         corpus="books-cloze", updates=5000, batch_size=32, words=64, hidden=64, vocabulary=5000, initial=initial,
         prior=True, evaluate_every=250,

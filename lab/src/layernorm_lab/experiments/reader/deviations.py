@@ -43,7 +43,7 @@ DEVIATIONS = (
     Deviation(
         "data",
         "stand-in",
-        "{data_questions_train} training and {data_questions_valid} validation questions in place of CNN's.",
+        "{data_questions_train} training and {data_questions_valid} validation questions instead of CNN's.",
     ),
     Deviation(
         "questions",

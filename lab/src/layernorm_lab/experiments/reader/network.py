@@ -14,7 +14,7 @@ from ...train.batches import INIT, derive_seed
 from .config import BATCH_GAIN, Config
 
 PROJECTIONS = ("passage", "question", "context", "asked", "mean")
-"""The five linear maps that `batch-everywhere` normalises, too: the attention's W_c h and W_q q, and the output's U_1,
+"""The five linear maps that `batch-everywhere` also normalises: the attention's W_c h and W_q q, and the output's U_1,
 U_2 and U_3."""
 
 

@@ -25,7 +25,7 @@ CLAIM = (
         "result than the baseline (section 6.2, Figure 2).",
         ("layer", "none"),
     ),
-    Said("It does so against both variants with batch normalization, too.", ("layer", "batch*")),
+    Said("It also does so against both variants with batch normalization.", ("layer", "batch*")),
     Said("Initial gains of 1.0 are significantly better than 0.1.", ("layer",)),
 )
 

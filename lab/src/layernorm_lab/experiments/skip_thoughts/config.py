@@ -15,7 +15,7 @@ class Config(TrainingConfig):
     norm: Literal["none", "layer", "rms", "weight"] = norm_option(
         "what the summed inputs of encoder and decoders are normalised by"
     )
-    learning_rate: float = rate_option(2e-4, "step size", in_name=True)
+    learning_rate: float = rate_option(2e-4, "learning rate", in_name=True)
     seed: int = seed_option("seeds of the initial weights and of the order of the sentences")
     updates: int = option(1_000_000, "updates of the weights", least=1)
     batch_size: int = batch_option(64, "triples of sentences")

@@ -7,7 +7,7 @@ DEVIATIONS = (
     Deviation(
         "data",
         "stand-in",
-        "{data_books_train} books with {data_triples_train} triples of sentences below 30 words in place of "
+        "{data_books_train} books with {data_triples_train} triples of sentences below 30 words instead of "
         "BookCorpus; {data_books_valid} and {data_books_test} books of other authors held out.",
     ),
     Deviation(
@@ -40,10 +40,10 @@ DEVIATIONS = (
         "regression on SICK",
         "I",
         "the softmax regression starts from 0 and takes the pairs in the file's order, which the original code "
-        "shuffles once; its Adam has torch's step size, 0.001. A trial correlation that stops rising ends it, and at "
-        f"the latest the end of {BLOCKS} blocks of {BLOCK} epochs.",
+        "shuffles once; its Adam has torch's learning rate, 0.001. A trial correlation that stops rising ends it, and "
+        f"at the latest the end of {BLOCKS} blocks of {BLOCK} epochs.",
     ),
-    Deviation("tokens", "I", "sentences, words and contractions are told apart by rules of ours, in small letters."),
+    Deviation("tokens", "I", "sentences, words and contractions are split by this library's rules, in small letters."),
     Deviation(
         "inner folds",
         "I",

@@ -22,7 +22,7 @@ class EncodeOptions:
     """The options of `layernorm encode`."""
 
     out: Path = option(Path("vectors.npy"), "file to write: float32 [sentences, units], each row of length 1")
-    end: bool = option(False, "encode the end of a sentence, too, as for SICK")
+    end: bool = option(False, "also encode the end of a sentence, as for SICK")
     data: Path | None = option(None, "folder that has the folder `books` (else the one of the run's training)")
 
 

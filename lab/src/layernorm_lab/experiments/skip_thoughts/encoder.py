@@ -1,4 +1,4 @@
-"""Sentences as vectors, by a trained encoder or as a mean of embeddings. Words may be outside the vocabulary, too."""
+"""Sentences as vectors, by a trained encoder or as a mean of embeddings. Words may also be outside the vocabulary."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _tested(blocks: Sequence[Block]) -> list[tuple[list[str], Group, str]]:
             for arm, shown in block.shown(NLL).items():
                 runs = [run for run in shown.runs if run.whole and run.config["tasks_every"]]
                 if runs:
-                    rows.append(([block.label or "ours", f"{arm.name}{text}"], runs, evaluation))
+                    rows.append(([block.label or "here", f"{arm.name}{text}"], runs, evaluation))
     return rows
 
 

@@ -1,6 +1,6 @@
 """The arms, the rounds in which they are compared with plain networks, and the rule that recommends one: data.
 
-These are claims of ours about tasks of our own size. They stand on the experiment's page alone.
+These claims are not the paper's. They are about small tasks, and stand only on the experiment's page.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .programs import PROGRAMS
 
 RULE = (
     "A candidate is recommended for a family of optimisers if on the confirming tasks of that family, by their test "
-    "cases and at the programs' own rates, it is behind the better plain network on none and ahead of it on at least "
-    "half; among several the one that is ahead on more, and among equals the one that comes first in the list. There "
-    "are two plain networks, one with torch's forget bias and one with 1. Ahead of the better one means ahead of both, "
-    "behind it means behind one of them. If no candidate is such, none is recommended."
+    "cases and at the programs' own learning rates, it is behind the better plain network on none and ahead of it on "
+    "at least half; among several the one that is ahead on more, and among equals the one that comes first in the "
+    "list. There are two plain networks, one with torch's forget bias and one with 1. Ahead of the better one means "
+    "ahead of both, behind it means behind one of them. If no candidate is such, none is recommended."
 )
 """The rule of the decision, written before the runs that choose and those that confirm."""
 
 CHOICE_RULE = (
-    "Candidates are chosen on the other tasks, at the programs' own rates with five pairs, each comparison by itself: "
-    "for all optimisers, for Adam and its like, and for SGD the arm that is behind the better plain network on the "
-    "fewest tasks; among several the one that is ahead on more, then the one that comes first in the list, which "
+    "Candidates are chosen on the other tasks, at the programs' own learning rates with five pairs, each comparison by "
+    "itself: for all optimisers, for Adam and its like, and for SGD the arm that is behind the better plain network on "
+    "the fewest tasks; among several the one that is ahead on more, then the one that comes first in the list, which "
     "begins with those that look at no data. So there are three candidates at most."
 )
 """How the candidates are chosen, written before the runs that choose."""
@@ -114,7 +114,7 @@ ARMS = tuple(
 """All arms that are shown where there are runs of them."""
 
 OWN, BEST, THREE = (1.0,), (1 / 16, 1 / 4, 1.0, 4.0, 16.0), (1 / 4, 1.0, 4.0)
-"""The multiples of the program's rate: its own alone, and the grids from which each arm takes its best."""
+"""The multiples of the program's learning rate: only its own, and the grids from which each arm takes its best."""
 
 CHOOSING_TASKS = tuple(task for task, program in PROGRAMS.items() if not program.confirms)
 CONFIRMING_TASKS = tuple(task for task, program in PROGRAMS.items() if program.confirms == "line")
@@ -128,11 +128,11 @@ class Round:
     Attributes:
         title: the heading of its table.
         tasks, arms: what is compared. Holm's procedure is over the arms and plain networks of one task.
-        rates: the multiples of the program's rate from which each arm takes its best.
+        rates: the multiples of the program's learning rate from which each arm takes its best.
         pilot: the seeds that choose it. They count in no comparison.
         alone: whether each comparison counts by itself, without Holm's procedure, because it chooses and decides
             nothing.
-        closed: whether an arm's best rate may be the lowest or the highest of these.
+        closed: whether an arm's best learning rate may be the lowest or the highest of these.
     """
 
     title: str
@@ -151,8 +151,10 @@ ROUNDS = (
     TRIED,
     CHOOSING,
     CONFIRMING,
-    Round("Each arm at its best rate", CHOOSING_TASKS, TRIAL, BEST),
-    Round("Candidates at the best of three rates, by test cases", CONFIRMING_TASKS, CONFIRMING.arms, THREE, (10,)),
+    Round("Each arm at its best learning rate", CHOOSING_TASKS, TRIAL, BEST),
+    Round(
+        "Candidates at the best of three learning rates, by test cases", CONFIRMING_TASKS, CONFIRMING.arms, THREE, (10,)
+    ),
 )
 """The comparisons that a report shows."""
 
@@ -168,7 +170,7 @@ def family(task: TaskName) -> str:
 
 def measure(program: Program) -> Value:
     """Makes the measure of a task: the mean of the last evaluations, of a diverged run what has learned nothing. A task
-    that confirms is measured on its test cases, and rates are chosen on its validation."""
+    that confirms is measured on its test cases, and learning rates are chosen on its validation."""
     metric, scale = program.metric, 100.0 if program.metric.percent else 1.0
     margin = scale * program.margin
     digits = max(0, 1 - math.floor(math.log10(margin)))
@@ -264,7 +266,7 @@ def chosen(by_task: ByTask) -> dict[str, str]:
 
 def recommended(by_task: ByTask) -> dict[str, str | None] | None:
     """Follows the rule: for each family the name of the recommended candidate, or None. Without candidates, or without
-    runs of all of them on all tasks, nothing is decided, which is None, too."""
+    runs of all of them on all tasks, nothing is decided, which is also None."""
     if not CHOSEN or set(by_task) < set(CONFIRMING.tasks) or not _whole(by_task, CONFIRMING):
         return None
     decided: dict[str, str | None] = {}

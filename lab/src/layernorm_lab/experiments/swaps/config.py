@@ -18,7 +18,7 @@ FormulaName = Literal[
 ]  # fmt: skip
 Start = Literal["1", "0.3", "0.1", "match", "hh0.1", "hh0.3", "hh0.6", "hh0.8"]
 RECURRENT = "hh"
-"""What a start begins with that is the gain of W_hh h alone; all other gains start at 1."""
+"""What the name of a start begins with that sets only the gain of W_hh h; all other gains start at 1."""
 
 FORMULAS: Mapping[str, Mapping[Network, Formula]] = {
     **PRESETS,
@@ -41,7 +41,8 @@ class Config(CheckedOptions):
     )
     start: Start = option(
         "1",
-        "the initial gain, hh and a number: that of W_hh h alone; match: gains matched to the plain network",
+        "the initial gain; hh and a number: only that of W_hh h; match: gains matched to the plain network, as by "
+        "ln.match",
         in_name=True,
         prefix="gain",
     )

@@ -74,7 +74,7 @@ EXPERIMENT = Experiment(
     examples=("layernorm run swaps --jobs 2", "layernorm run swaps --task words --formula cell --start 1 match"),
     presets={
         "laptop": Preset(
-            "the screening: three formulas, RMS norm, gains of 1 or matched, three rates, two seeds",
+            "the screening: three formulas, RMS norm, gains of 1 or matched, three learning rates, two seeds",
             Config(),
             {**_ARMS, "task": CHOOSING_TASKS, "learning_rate": (1 / 4, 1.0, 4.0), "seed": PILOT_SEEDS},
         ),
@@ -91,7 +91,7 @@ EXPERIMENT = Experiment(
             },
         ),
         "trial": Preset(
-            "the same arms at the programs' own rates with five seeds that the screening did not have",
+            "the same networks at the programs' own learning rates, with five seeds that the screening did not have",
             Config(),
             {**_ARMS, "task": CHOOSING_TASKS, "learning_rate": (1.0,), "seed": TRIAL_SEEDS},
         ),

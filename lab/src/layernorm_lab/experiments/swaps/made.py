@@ -1,4 +1,4 @@
-"""Numbers for made data that are the same on every processor: whole numbers are drawn, and results are rounded."""
+"""Numbers for made data that are the same on every CPU: whole numbers are drawn, and results are rounded."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def as_data(name: str, **tensors: Tensor) -> Data:
 
 
 def data_generator(name: str) -> torch.Generator:
-    """Makes the generator that a task's data are drawn from. It depends on the task alone."""
+    """Makes the generator that a task's data are drawn from. It depends only on the task."""
     return torch.Generator().manual_seed(derive_seed(*name.encode()))
 
 
@@ -135,13 +135,13 @@ class Program:
         metric: the number that it is judged by, as figures show it.
         chance: the value of the metric where nothing is learned. A run that diverged counts with it.
         margin: the difference in the metric that does not matter.
-        optimizer: (parameters, lr=the rate) -> the program's optimiser.
+        optimizer: (parameters, lr=the learning rate) -> the program's optimiser.
         rate: the program's own learning rate.
         updates: the length of a run.
         load: (folder given by --data, or None) -> the data.
         build: (the data, a maker of recurrent networks, the seed of the batches, the updates) -> what is trained.
         clip: what the program does to the gradients of the parameters.
-        decay: the share of the updates, at the end, in which the step size falls to 0.
+        decay: the share of the updates, at the end, in which the learning rate falls to 0.
         confirms: what the task confirms that was chosen on other ones, a line or a start. It has test cases then, which
             decide. None: it is one of those on which is chosen.
         inputs: what its recurrent networks read: a few measured numbers, or vectors, such as embeddings, one-hot

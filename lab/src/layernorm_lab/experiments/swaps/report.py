@@ -1,4 +1,7 @@
-"""The report on the tasks: every arm against the plain network, at the programs' own rates and at the best ones."""
+"""The report on the tasks: every arm against the plain network, at the programs' own learning rates and the best ones.
+
+An arm is a network that is compared: without a norm, or with a formula and a start of its gains.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ _RECURRENT = {
 _DASHES = {"1": (0, (4, 1.5)), "0.3": (0, (1.5, 1)), "0.1": (0, (1, 2)), "match": "solid"}
 
 Groups = Mapping[TaskName, Mapping[str, Mapping[float, Group]]]
-"""The runs by task, arm and multiple of the program's rate."""
+"""The runs by task, arm and multiple of the program's learning rate."""
 
 
 def report_swaps(runs: Sequence[Run]) -> Report:
@@ -84,8 +87,8 @@ def report_swaps(runs: Sequence[Run]) -> Report:
 
 
 def _by_arm(task: TaskName, runs: Sequence[Run]) -> dict[str, dict[float, Group]]:
-    """Sorts the runs of a task by arm and rate: those of its own length, or else of the shortest one. Candidates that
-    are one arm appear once."""
+    """Sorts the runs of a task by arm and learning rate: those of its own length, or else of the shortest one.
+    Candidates that are one arm appear once."""
     of_task = [run for run in runs if run.config["task"] == task]
     length = min(_length(run) for run in of_task)
     of_task = [run for run in of_task if _length(run) == length]
@@ -122,7 +125,7 @@ def rule_on(task: TaskName, item: Round, runs: Sequence[Run]) -> dict[str, Again
 
 
 def _at_chosen_rates(ruling: Ruling, runs: Sequence[Run]) -> Ruling:
-    """Leaves out the pairs of runs at a rate that no pilot chose."""
+    """Leaves out the pairs of runs at a learning rate that no pilot chose."""
     chose = all(best_rate(ruling.claim, arm, runs) for arm in ruling.claim.arms)
     return ruling if chose else dataclasses.replace(ruling, pairs={})
 
@@ -178,7 +181,7 @@ def _figure(
 
 
 def _curves(task: TaskName, arms: Mapping[str, Mapping[float, Group]]) -> Panel:
-    """Draws the evaluations at the program's own rate: of the arms and seeds of the trial, or else of the pilot's."""
+    """Draws the evaluations at the program's own learning rate: of the trial's arms and seeds, or else the pilot's."""
     metric, lines = PROGRAMS[task].metric, []
     begun = {name: [run for run in by_rate.get(1.0, []) if run.records] for name, by_rate in arms.items()}
     trial = {name: [run for run in group if run.config["seed"] not in PILOT_SEEDS] for name, group in begun.items()}
@@ -192,7 +195,7 @@ def _curves(task: TaskName, arms: Mapping[str, Mapping[float, Group]]) -> Panel:
 
 
 def _against_rates(task: TaskName, arms: Mapping[str, Mapping[float, Group]]) -> Panel:
-    """Draws the last evaluations at all rates, where there are several."""
+    """Draws the last evaluations at all learning rates, where there are several."""
     metric, lines = PROGRAMS[task].metric, []
     for name, by_rate in arms.items():
         ends = {rate: [_end(task, run) for run in group if run.whole] for rate, group in by_rate.items()}
@@ -201,7 +204,7 @@ def _against_rates(task: TaskName, arms: Mapping[str, Mapping[float, Group]]) ->
         if len(by_rate) > 1 and (ends or lost):
             line = banded(name, style_of(name), list(ends), list(ends.values()))
             lines.append(dataclasses.replace(line, lost=lost))
-    label = "multiple of the rate"
+    label = "multiple of the learning rate"
     return Panel(task, label, metric.label, lines, log=metric.log, log_x=True, percent=metric.percent, dots=True)
 
 
@@ -214,12 +217,12 @@ def _verdicts(item: Round, by_task: ByTask) -> list[Table]:
     """Makes a table of tasks by arms: the verdict, and by how much an arm is better than the better plain network."""
     names = _known(item, by_task)
     note = (
-        "First the means of the number that is compared, of the networks that others are compared with. Then the "
-        "verdict against the better one of these, and by how much the arm is better than that one, with the 95 % "
-        "interval over paired seeds; negative: worse. In a GRU and an RNN paper stands for formulas that are not "
-        "defined there."
+        "First the means of the number that is compared, of the networks that others are compared with. Then for each "
+        "arm (a formula and a start of its gains) the verdict against the better one of these, and by how much the arm "
+        "is better than that one, with the 95 % interval over paired seeds; negative: worse. In a GRU and an RNN paper "
+        "stands for formulas that are not defined there."
         + " Each comparison counts by itself." * item.alone
-        + " x 4: the arm is at four times the program's rate, its best one by validation." * (len(item.rates) > 1)
+        + " x 4: the arm is at four times the program's learning rate, its best by validation." * (len(item.rates) > 1)
     )
     baselines = {task: {k: v for arm in item.arms for k, v in arm.baselines(task).items()} for task in by_task}
     columns = [*dict.fromkeys(name for of_task in baselines.values() for name in of_task)]
@@ -251,7 +254,7 @@ def _cell(item: Round, found: Against) -> str:
 
 
 def _values(arms: Groups) -> Table:
-    """Makes a table of the last evaluations at every rate, and of the time of a run."""
+    """Makes a table of the last evaluations at every learning rate, and of the time of a run."""
     rates = sorted({rate for found in arms.values() for by_rate in found.values() for rate in by_rate})
     rows = []
     for task, found in arms.items():
@@ -267,7 +270,7 @@ def _values(arms: Groups) -> Table:
             seconds = [run.result["seconds"] for group in by_rate.values() for run in group if run.whole]
             rows.append([task, name, *cells, f"{statistics.median(seconds):.0f}" if seconds else "-"])
     note = (
-        f"The mean of the last {LAST} evaluations, over all seeds, by the multiple of the program's rate; the figure "
-        "has the ranges. s: the median of a run's seconds."
+        f"The mean of the last {LAST} evaluations, over all seeds, by the multiple of the program's learning rate; the "
+        "figure has the ranges. s: the median of a run's seconds."
     )
-    return Table("All rates", ["task", "arm", *(f"{rate:g}" for rate in rates), "s"], rows, note)
+    return Table("All learning rates", ["task", "arm", *(f"{rate:g}" for rate in rates), "s"], rows, note)

@@ -20,7 +20,7 @@ from .program import TaskName
 from .programs import PROGRAMS
 
 BEST = (1 / 4, 1.0, 4.0, 16.0)
-"""The multiples of the program's rate from which each arm takes its best."""
+"""The multiples of the program's learning rate from which each arm takes its best."""
 
 CHOICE_SEEDS = TRIAL_SEEDS[:2]
 """The seeds of the choice."""
@@ -30,7 +30,7 @@ ONES = Candidate("gains of 1", "paper")
 
 def recurrent(gain: float | str, formula: FormulaName = "paper", forget: bool = True) -> Candidate:
     """Makes the arm with this gain of W_hh h, all other gains at 1."""
-    where = {"paper": "", "hidden": "W_hh h alone, ", "hidden_cell": "W_hh h and cell alone, "}[formula]
+    where = {"paper": "", "hidden": "only W_hh h, ", "hidden_cell": "only W_hh h and cell, "}[formula]
     name = f"{where}recurrent gain {gain}" + ", forget bias 1" * forget
     return Candidate(name, formula, cast(Start, f"{RECURRENT}{gain}"), forget_bias="1" if forget else "torch")
 
@@ -59,7 +59,7 @@ _GRU_STARTS = (ONES, *(recurrent(gain, forget=False) for gain in (0.1, 0.3, 0.6)
 CHOICES: Mapping[str, Choice] = {
     "the start of an LSTM": Choice(tasks_of("LSTM", None), _LSTM_STARTS, (*_ALONE, ONES)),
     "the start of a GRU": Choice(tasks_of("GRU", None), _GRU_STARTS, ()),
-    "W_hh h alone": Choice(tasks_of("LSTM", None), _ALONE, (*_LSTM_STARTS, ONES)),
+    "a norm of only W_hh h": Choice(tasks_of("LSTM", None), _ALONE, (*_LSTM_STARTS, ONES)),
 }
 """What is chosen, by name."""
 
@@ -112,7 +112,7 @@ def mean_regrets(choice: Choice, runs: Sequence[Run]) -> dict[str, float] | None
 
 START, GRU_START, ALONE = recurrent(0.6), ONES, recurrent(0.3, "hidden_cell")
 CHOSEN = dict(zip(CHOICES, (START, GRU_START, ALONE), strict=True))
-"""What was chosen, by name: the start of an LSTM and of a GRU, and the form of W_hh h alone."""
+"""What was chosen, by name: the start of an LSTM and of a GRU, and the form with a norm of only W_hh h."""
 
 
 def _torchs(item: Candidate) -> Candidate:
@@ -157,8 +157,8 @@ def _rounds(where: str, rates: tuple[float, ...], pilot: tuple[int, ...]) -> Rou
     )
 
 
-AT_OWN = _rounds("at the programs' own rates", OWN, PILOT_SEEDS)
-AT_BEST = _rounds("each arm at its best rate", BEST, PILOT_SEEDS[:1])
+AT_OWN = _rounds("at the programs' own learning rates", OWN, PILOT_SEEDS)
+AT_BEST = _rounds("each arm at its best learning rate", BEST, PILOT_SEEDS[:1])
 ROUNDS = tuple(item for of in (AT_OWN, AT_BEST) for item in (of.start, *of.lines, *of.shown))
 _ALL_ARMS = (*_LSTM_STARTS, *_ALONE, *_GRU_STARTS, *_EVERY_ARM["LSTM"], *_EVERY_ARM["GRU"])
 ARMS = tuple({item.name: item for item in _ALL_ARMS}.values())

@@ -51,8 +51,8 @@ def start_findings(ruled: Ruled, runs: Sequence[Run]) -> list[str]:
 
 
 def regret_tables(ruled: Ruled, runs: Sequence[Run]) -> list[Table]:
-    """Makes a table for each way to choose the rate: for each arm and family how often it is better than the better
-    plain network and how often worse, its mean regret and its worst."""
+    """Makes a table for each way to choose the learning rate: for each arm and family how often it is better than the
+    better plain network and how often worse, its mean regret and its worst."""
     tables = []
     for item in (*AT_OWN.shown, *AT_BEST.shown):
         by_task = ruled[item.title]
@@ -85,7 +85,7 @@ def _counts(found: Sequence[Against]) -> list[str]:
 
 
 def _means(task: TaskName, item: Round, runs: Sequence[Run]) -> dict[str, float]:
-    """Returns the mean number of each arm: at the program's own rate, or at the rate that the pilot chose for it."""
+    """Returns the mean number of each arm: at the program's own learning rate, or at the one that the pilot chose."""
     if item.rates == OWN:
         return numbers(task, item.arms, runs, 1.0, TRIAL_SEEDS)
     chooses, found = measure(PROGRAMS[task]).chooses, dict[str, float]()

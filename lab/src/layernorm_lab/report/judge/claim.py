@@ -67,6 +67,7 @@ class Trial:
         rates: the learning rates of the grid, the same for all arms, from low to high, in factors of 2. A single one
             is not chosen by a pilot.
         updates, paper: the updates of a run, and of the paper's runs.
+        whose: whose number of updates ``paper`` is, where the paper names none.
         hours: an estimate of the hours that a run takes on one core, until there are runs.
         command: the command of its pilot; with other seeds and rates, that of its runs.
         about: the choice by which this trial differs from the main one, for a table of sensitivity; empty for the main
@@ -88,6 +89,7 @@ class Trial:
     plan: Plan | None = None
     pilot: tuple[int, ...] = PILOT_SEEDS
     closed: bool = False
+    whose: str = "the paper's"
 
     def runs(self, arm: Arm, runs: Iterable[Run], options: Mapping[str, Any] | None = None) -> list[Run]:
         """Returns the finished runs of an arm, in float32; those of a rung if its options are given."""
@@ -97,6 +99,11 @@ class Trial:
     def share(self, rung: Rung) -> float:
         """Returns the share of a trial's updates that a rung's runs have."""
         return min((rung.options[name] / self.options[name] for name in LENGTHS if name in rung.options), default=1.0)
+
+    @property
+    def of_the_paper(self) -> str:
+        """The share of the paper's updates, with two digits."""
+        return f"{float(f'{100 * self.updates / self.paper:.2g}'):g} % of {self.whose}"
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -125,6 +132,7 @@ class Claim:
         measure: what is compared.
         trial: the runs that decide.
         figure: the figure of the runs, in the folder of the experiment's results.
+        said: whether the paper says it in words; False: only the curves of a figure show it.
     """
 
     text: str
@@ -134,6 +142,7 @@ class Claim:
     measure: Measure
     trial: Trial
     figure: str = ""
+    said: bool = True
 
     @property
     def arms(self) -> tuple[Arm, Arm]:

@@ -121,14 +121,14 @@ def _faults(claim: Claim, arm: Arm, points: Mapping[float, float], places: Place
     """Says why the runs of a pilot choose nothing."""
     measure = claim.measure.chooses
     if math.isinf(min(points.values())) or (isinstance(measure, UpdatesToGoal) and len(set(points.values())) == 1):
-        return [f"a pilot in which the rates of {arm.name} differ: all diverged, or none came to the goal"]
+        return [f"a pilot in which the rates of {arm.name} differ: all diverged, or none reached the goal"]
     of_pilot = [run for (rate, seed), run in places.items() if rate in points and seed in claim.trial.pilot]
     longest = max(run.records[-1]["update"] for run in of_pilot if run.records)
     return ended_early(arm, measure, of_pilot, longest)
 
 
 def ended_early(arm: Arm, measure: Measure, runs: Iterable[Run], updates: int) -> list[str]:
-    """Names the runs that ended, without having diverged or come to the goal, after fewer updates than these. Their
+    """Names the runs that ended, without having diverged or reached the goal, after fewer updates than these. Their
     number would be too good."""
     name, lacking = arm.prefix + measure.metric, []
     for run in runs:

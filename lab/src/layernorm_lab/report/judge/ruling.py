@@ -233,8 +233,7 @@ class Ruling:
         if self.seconds is None:
             runs = f"the pilot alone, rates {chosen}" if any(self.rates) else "no runs of this trial"
             return f"{runs}{trial.note and '; '}{trial.note}"
-        percent = float(f"{100 * trial.updates / trial.paper:.2g}")  # two digits
-        share = f"{trial.updates} updates ({percent:g} % of the paper's)"
+        share = f"{trial.updates} updates ({trial.of_the_paper})"
         seeds = counted(len(self.seeds), "seed")
         count = len(trial.rates)
         if self.claim.over_rates:
@@ -248,15 +247,6 @@ class Ruling:
         return self.claim.trial.hours if self.seconds is None else self.seconds / 3600
 
     @property
-    def hours_of_more_seeds(self) -> float:
-        """Estimates the hours of the seeds that would decide a claim that lacks nothing and is undecided all the same;
-        infinity if 100 seeds would not."""
-        if self.lacking or self.verdict != UNDECIDED or self.claim.trial.plan:
-            return 0.0
-        rates = len(self.claim.trial.rates) if self.claim.over_rates else 1
-        return 2 * rates * (self._enough() - len(self.pairs)) * self.hours_of_a_run
-
-    @property
     def compared(self) -> str:
         """The effect with its interval, as text."""
         return self.claim.measure.compared(self.effect, *self.interval)
@@ -264,16 +254,6 @@ class Ruling:
     def named(self, texts: Sequence[Any]) -> str:
         """Writes two texts, each after the name of its arm."""
         return ", ".join(f"{arm.name} {text}" for arm, text in zip(self.claim.arms, texts, strict=True))
-
-    def _enough(self) -> float:
-        """Computes the number of seeds that would decide if effect and deviation stayed as they are."""
-        deviation, margin = statistics.stdev(self.differences), self.claim.measure.margin
-        for count in range(len(self.pairs), 101):
-            seen = abs(self.effect) > _quantile(self.level or LEVEL, count) * deviation / math.sqrt(count)
-            equal = abs(self.effect) + _quantile(LEVEL, count) * deviation / math.sqrt(count) < margin
-            if seen or (equal and not any(self.short)):
-                return count
-        return math.inf
 
 
 def chance(effect: float, seeds: int = SEEDS) -> float:

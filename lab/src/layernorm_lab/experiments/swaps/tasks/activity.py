@@ -37,7 +37,7 @@ def load(folder: Path | None) -> Data:
     rest. Of 60 people, the last 15 each are those of validation and test.
 
     Each person has a pace and a strength, and wears the telephone at an angle of his own. Walking is a wave with its
-    overtone, whose shape depends on the way; at rest the direction of gravity alone tells the activities apart.
+    overtone, whose shape depends on the way; at rest only the direction of gravity tells the activities apart.
     """
     generator = data_generator("activity")
     count = TRAIN + 2 * TEST

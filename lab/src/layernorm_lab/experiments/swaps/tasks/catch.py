@@ -23,7 +23,7 @@ WIDE, HIGH, TESTS = 7, 6, 500
 
 def seen_of(state: Tensor) -> Tensor:
     """Returns what is seen, `[B, 14]`, of the step, the ball's column and the paddle's: both columns, one-hot. The ball
-    is seen at the first step alone."""
+    is seen only at the first step."""
     step, ball, paddle = state.unbind(1)
     return torch.cat([F.one_hot(ball, WIDE) * (step == 0).long().unsqueeze(1), F.one_hot(paddle, WIDE)], 1).float()
 

@@ -68,7 +68,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
 PROGRAM = Program(
     source="https://github.com/YuliaRubanova/latent_ode (run_models.py --classic-rnn)",
     settings="Adamax 0.01, batch 50, a GRU over times, values and a mask, which forecasts the next values. Here 64 "
-    "units, made streams, and the rate stays as it is.",
+    "units, made streams, and the learning rate stays as it is.",
     network="GRU",
     metric=Metric("mse", "squared error"),
     chance=2.1,

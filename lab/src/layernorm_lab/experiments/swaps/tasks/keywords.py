@@ -31,7 +31,7 @@ class Listener(nn.Module):
 
 
 def load(folder: Path | None) -> Data:
-    """Makes features `[T, M, 10]` as cepstra have them, and classes: 0 is noise alone, 1 any other word.
+    """Makes features `[T, M, 10]` as cepstra have them, and classes: 0 is only noise, 1 any other word.
 
     A phone is a place in the ten features, of which the first is loudness. A word is three phones of some length, with
     smooth transitions; it begins at any time. Each speaker has a shift of his own, and each second its noise.
@@ -72,7 +72,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
 PROGRAM = Program(
     source="https://github.com/ARM-software/ML-KWS-for-MCU (train_commands.txt, basic_lstm 118)",
     settings="Adam 5e-4, batch 100, 118 units, 49 steps of 10 cepstra as they are. Its cell has a forget bias of 1. "
-    "Here made features, and the rate stays as it is.",
+    "Here made features, and the learning rate stays as it is.",
     network="LSTM",
     metric=Metric("error", "error", percent=True),
     chance=11 / 12,

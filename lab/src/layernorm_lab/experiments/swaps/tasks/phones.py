@@ -94,7 +94,7 @@ PROGRAM = Program(
     source="https://github.com/mravanelli/pytorch-kaldi (cfg/TIMIT_baselines/TIMIT_LSTM_fmllr_cudnn.cfg)",
     settings="RMSprop 0.0016, alpha 0.95, eps 1e-8, 4 bidirectional layers, dropout 0.2, W_hh orthogonal, batch 8, 100 "
     "frames, with which the program begins. Here 96 units for 550, torch's biases for 0, one output for two (the "
-    "phones alone), the rate stays, and made cepstra.",
+    "phones only), the learning rate stays, and made cepstra.",
     network="LSTM",
     metric=Metric("error", "frame error", percent=True),
     chance=(PHONES - 1) / PHONES,

@@ -19,7 +19,7 @@ BATCH, UNITS, LAYERS, VOCABULARY, LONGEST, WORDS = 32, 192, 3, 500, 60, 100_000
 
 
 class PieceModel(nn.Module):
-    """Three layers over pieces `[T, B]`, whose embedding is the decoder's weight, too."""
+    """Three layers over pieces `[T, B]`, whose embedding is also the decoder's weight."""
 
     def __init__(self, networks: Networks) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Recurrent PPO: a pole is balanced on a cart by positions alone."""
+"""Recurrent PPO: a pole is balanced on a cart, and only positions are seen."""
 
 from __future__ import annotations
 

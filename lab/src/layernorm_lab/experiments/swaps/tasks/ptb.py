@@ -32,7 +32,8 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
 PROGRAM = Program(
     source="https://github.com/tensorflow/models (tutorials/rnn/ptb/ptb_word_lm.py, MediumConfig)",
     settings="SGD 1 on the loss summed over 35 steps, gradient's norm clipped to 5: of the mean loss 35 and 1/7. 2 "
-    "layers, dropout 0.5, weights U(+-0.05), 20 columns. Here 160 units for 650, 2,000 words, and the rate stays.",
+    "layers, dropout 0.5, weights U(+-0.05), 20 columns. Here 160 units for 650, 2,000 words, and the learning rate "
+    "stays.",
     network="LSTM",
     metric=Metric("nll", "NLL, nats a word"),
     chance=7.6,

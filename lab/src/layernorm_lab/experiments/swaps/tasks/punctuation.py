@@ -88,7 +88,7 @@ PROGRAM = Program(
     settings="SGD 0.1 on the summed loss of 32 sentences, gradient's norm clipped to 5, one bidirectional layer, CRF "
     "with transitions N(0, 1), 5 % of the words dropped, half of the units the same at all steps, a linear layer "
     "behind the embedding. Here 128 units for 256, flair's OneHotEmbeddings of 100 numbers for pretrained ones, 50 "
-    "words for a sentence, no scores for the first and the last tag, and the rate stays.",
+    "words for a sentence, no scores for the first and the last tag, and the learning rate stays.",
     network="LSTM",
     metric=Metric("nll", "NLL, nats a word"),
     chance=0.5,

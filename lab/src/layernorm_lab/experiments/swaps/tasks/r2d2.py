@@ -1,4 +1,4 @@
-"""Recurrent Q-learning in the manner of R2D2: a pole is balanced on a cart by positions alone."""
+"""Recurrent Q-learning in the manner of R2D2: a pole is balanced on a cart, and only positions are seen."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
 PROGRAM = Program(
     source="https://github.com/pytorch/examples (mnist_rnn/main.py)",
     settings="Adadelta 0.1, batch 64, 64 units, then batch norm, dropout 0.25, 32 units, dropout 0.5. Here a shorter "
-    "training, 5,000 training images held out, and the rate stays as it is.",
+    "training, 5,000 training images held out, and the learning rate stays as it is.",
     network="LSTM",
     metric=Metric("error", "error", percent=True),
     chance=0.9,

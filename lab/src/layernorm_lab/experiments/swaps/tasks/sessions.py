@@ -49,7 +49,7 @@ def make_next(chance: random.Random) -> list[list[int]]:
 
 def session(chance: random.Random, following: list[list[int]]) -> list[int]:
     """Makes the items that a visitor looks at. Most follow from the one before by his taste, which the shop can learn
-    from the session alone. Others are any of their kind, or of another kind, or were seen before."""
+    from only the session. Others are any of their kind, or of another kind, or were seen before."""
 
     def any_of(kind: int) -> int:
         return kind * SIZE + min(chance.randrange(SIZE) for _ in range(2))  # few are looked at by many

@@ -66,7 +66,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
 PROGRAM = Program(
     source="https://www.assemblyai.com/blog/end-to-end-speech-recognition-pytorch",
     settings="AdamW 5e-4, batch 20, dropout 0.1, bidirectional layers, CTC. Here 3 LSTM layers of 64 units for 5 GRU "
-    "layers of 512 behind convolutions, and the rate stays as it is.",
+    "layers of 512 behind convolutions, and the learning rate stays as it is.",
     network="LSTM",
     metric=Metric("ctc", "CTC loss, nats a phone"),
     chance=3.0,

@@ -17,7 +17,7 @@ from ..program import Data, Networks, Parts, Program
 from .words import BATCH, STEPS, VOCABULARY, load
 
 SIZES = (100, 150, 150, 100)
-"""The units of the embedding and of the three layers. The last is as wide as the embedding, which decodes, too."""
+"""The units of the embedding and of the three layers. The last is as wide as the embedding, which also decodes."""
 
 
 class WeightDrop(nn.Module):

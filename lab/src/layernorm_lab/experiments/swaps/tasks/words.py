@@ -54,7 +54,7 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
 PROGRAM = Program(
     source="https://github.com/pytorch/examples/tree/main/word_language_model",
     settings="SGD 20, gradient's norm clipped to 0.25, 2 layers, dropout 0.2, 20 columns, 35 steps. Here 128 units for "
-    "200, 2,000 words, and the rate is not divided by 4 where the validation loss rises.",
+    "200, 2,000 words, and the learning rate is not divided by 4 where the validation loss rises.",
     network="LSTM",
     metric=Metric("nll", "NLL, nats a word"),
     chance=7.6,
