@@ -4,12 +4,16 @@ An arm is a network that is compared: without a norm, or with a formula and a st
 
     python benchmarks/effective_rates.py --summary docs/results/swaps/summary.json.gz --out docs/results/swaps
     python benchmarks/effective_rates.py --tasks speech words
+    python benchmarks/effective_rates.py --summary docs/results/swaps/summary.json.gz --verdicts tasks.png
 
 From the initial weights the program's optimiser makes one update of only the recurrent matrices, on the first batch,
 with the program's clipping. The number of an arm is the root mean square of the change in the outputs of all recurrent
 networks, over that of the plain network: 10 means that the same learning rate moves the outputs ten times as far. The
 same is printed for the gains and the biases. `--out` is a folder for effective-rates.json, from which a second call
 takes the numbers, and for a figure, which has the verdicts of the runs in the summary.
+
+`--verdicts` measures nothing. It draws for each task what the runs in the summary say of `paper`: how far it is from
+the better plain network, in margins of the task, in groups by the verdict.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import argparse
 import copy
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,11 @@ from layernorm_lab.report.summary import read_summary
 ARMS = {item.name: item for item in (*TRIAL, *CHOICE)}
 GROUPS = ("matrices", "gains", "biases")
 MARKERS = {AHEAD: "^", BEHIND: "v", EQUAL: "s", UNDECIDED: "."}
+VERDICTS = {  # the panels of the verdicts: title, colour, verdicts
+    "Better": ("#0072B2", (AHEAD,)),
+    "Worse": ("#D55E00", (BEHIND,)),
+    "Equal or too close to tell": ("#666666", (EQUAL, UNDECIDED)),
+}
 
 Rates = Mapping[TaskName, Mapping[str, Mapping[str, float]]]
 """How far an update moves the outputs, by task, arm and group of parameters."""
@@ -143,12 +152,51 @@ def look(name: str) -> dict[str, Any]:
     return {"color": style_of(name).colour, "markersize": 7, "fillstyle": filled}
 
 
+def draw_verdicts(tasks: Sequence[TaskName], summary: Path, path: Path) -> None:
+    """Draws each task's difference of `paper` from the better plain network; large enough for a small screen."""
+    runs, rows = read_summary(summary), []
+    for item in (TRIED, CONFIRMING):
+        for task in [task for task in item.tasks if task in tasks]:
+            against = rule_on(task, item, runs)["paper"]
+            if against.enough:
+                better = against.better
+                margins = [value / better.claim.measure.margin for value in (better.effect, *better.interval)]
+                rows.append((margins, task, against.verdict))
+    panels = {title: sorted(row for row in rows if row[2] in verdicts) for title, (_, verdicts) in VERDICTS.items()}
+    panels = {title: panel for title, panel in panels.items() if panel}
+    figure = plt.figure(figsize=(5, 0.25 * len(rows) + 2), layout="constrained")
+    heights = [len(panel) for panel in panels.values()]
+    axes = figure.subplots(len(panels), sharex=True, squeeze=False, height_ratios=heights)
+    for axis, (title, panel) in zip(axes[:, 0], panels.items(), strict=True):
+        colour = VERDICTS[title][0]
+        axis.axvspan(-1, 1, color="0.9", linewidth=0)
+        axis.axvline(0, color="black", linewidth=0.8)
+        for row, ((effect, *interval), _, verdict) in enumerate(panel):
+            axis.plot(interval, [row, row], color=colour, linewidth=1.8)
+            axis.plot(effect, row, MARKERS[verdict], color=colour, markersize=12 if verdict == UNDECIDED else 7)
+        axis.set_title(f"{title}: {len(panel)}", loc="left", fontsize=12, color=colour, fontweight="bold")
+        axis.set_xscale("symlog", linthresh=1)
+        axis.set_xticks([-100, -10, -1, 0, 1, 10, 100], ["-100", "-10", "-1", "0", "1", "10", "100"], fontsize=11)
+        axis.set_yticks(range(len(panel)), [task.replace("_", " ") for _, task, _ in panel], fontsize=11)
+        axis.set_ylim(-0.6, len(panel) - 0.4)
+        axis.tick_params(axis="y", length=0)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+    axes[-1, 0].set_xlabel("worse  ←  margins of the task  →  better", fontsize=11)
+    figure.savefig(path, dpi=200)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=PROGRAMS, default=[*PROGRAMS])
     parser.add_argument("--summary", type=Path, help="the runs that the verdicts in the figure are of")
     parser.add_argument("--out", type=Path, help="folder for the numbers and the figure")
+    parser.add_argument("--verdicts", type=Path, metavar="FILE", help="draw only the verdicts on `paper` here")
     arguments = parser.parse_args()
+    if arguments.verdicts:
+        if not arguments.summary:
+            parser.error("--verdicts needs --summary")
+        draw_verdicts(arguments.tasks, arguments.summary, arguments.verdicts)
+        return
     torch.set_num_threads(1)
     kept = arguments.out / "effective-rates.json" if arguments.out else None
     rates = json.loads(kept.read_text(encoding="utf-8")) if kept and kept.exists() else {}

@@ -3,6 +3,8 @@
     python benchmarks/packed.py
     python benchmarks/packed.py --networks LSTM --lengths tail lognormal-1.2 --threads 1 2
     python benchmarks/packed.py --memory
+    python benchmarks/packed.py --json packed.json --chart lengths.png
+    python benchmarks/packed.py --redraw packed.json --chart lengths.png
 
 A batch is packed once, with ``pack_padded_sequence``, and given to `torch.nn`'s network, to the same one after
 `ln.accelerate`, and to layernorm's with layer norm. The script prints the minima over rounds in milliseconds and their
@@ -11,15 +13,18 @@ it prints by how much one call raises the peak memory of a process of its own, i
 
 Batches: `tail`, one row of 4,000 steps and 127 of 5; `lognormal-S`, 256 rows whose lengths have the median 30 and the
 deviation S of their logarithm; `even`, 64 rows of 60 steps. The input size and the hidden size are 128. All but `tail`
-run in both directions.
+run in both directions. The chart has the last four by their deviation, `even` at 0.
 """
 
 from __future__ import annotations
 
 import copy
+import json
+import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +40,11 @@ SIDES = ["torch", "accelerate", "layer norm"]
 MODES = ["inference", "training"]
 
 
+def deviation_of(batch: str) -> float:
+    """Returns the deviation of the logarithm of a batch's lengths."""
+    return 0.0 if batch == "even" else float(batch.removeprefix("lognormal-"))
+
+
 def lengths_of(batch: str) -> torch.Tensor:
     """Draws the lengths of a batch."""
     if batch == "tail":
@@ -42,8 +52,7 @@ def lengths_of(batch: str) -> torch.Tensor:
     if batch == "even":
         return torch.full((64,), 60)
     generator = torch.Generator().manual_seed(0)
-    deviation = float(batch.removeprefix("lognormal-"))
-    return (30 * (torch.randn(256, generator=generator) * deviation).exp()).round().long().clamp_min(1)
+    return (30 * (torch.randn(256, generator=generator) * deviation_of(batch)).exp()).round().long().clamp_min(1)
 
 
 def packed_batch(batch: str, longest: int | None = None) -> PackedSequence:
@@ -137,23 +146,70 @@ def memory_table(networks: list[str], batches: list[str]) -> None:
                 print(f"{network} {batch} {mode}: {', '.join(texts)}", flush=True)
 
 
+def chart(path: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Draws how many times as fast `ln.accelerate` is, with the fewest threads; large enough for a small screen."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    threads = min(row["threads"] for row in rows)
+    lines: dict[tuple[str, str], dict[float, float]] = {}
+    for row in rows:
+        if row["threads"] == threads and row["batch"] != "tail":
+            factor = row["seconds"]["torch"] / row["seconds"]["accelerate"]
+            lines.setdefault((row["network"], row["mode"]), {})[deviation_of(row["batch"])] = factor
+    figure, axis = plt.subplots(figsize=(5, 4.2), layout="constrained")
+    axis.axhline(1, color="#cc3311", linewidth=1.6)
+    looks = {"LSTM": ("#333333", "o"), "GRU": ("#0077bb", "s"), "RNN": ("#ee7733", "^")}
+    for (network, mode), line in sorted(lines.items(), key=lambda item: -max(item[1].values())):
+        colour, marker = looks[network]
+        dashes = "-" if mode == "training" else "--"
+        places = sorted(line)
+        values = [line[place] for place in places]
+        axis.plot(places, values, dashes, marker=marker, color=colour, linewidth=2, label=f"{network}, {mode}")
+    places = sorted({place for line in lines.values() for place in line})
+    steps = [f"{30 * math.exp(-place):.0f} to {30 * math.exp(place):.0f}" if place else "all 60" for place in places]
+    axis.set_xticks(places, [f"{place:g}\n{told}" for place, told in zip(places, steps, strict=True)])
+    axis.set_xlabel("deviation of the logarithm of the lengths;\nsteps of two thirds of the rows", fontsize=11)
+    axis.set_yscale("log")
+    ticks = [1, 2, 5, 10, 20, 50, 100]
+    axis.set_yticks(ticks, ["torch.nn", *(f"{tick}x" for tick in ticks[1:])])
+    axis.minorticks_off()
+    axis.tick_params(labelsize=11)
+    axis.grid(axis="y", alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(loc="upper left", frameon=False, fontsize=11, handlelength=3)
+    figure.savefig(path, dpi=200)
+    print(f"wrote {path}")
+
+
 def main() -> int:
     parser = timing.parser(__doc__, 3)
     parser.add_argument("--networks", nargs="+", choices=["LSTM", "GRU", "RNN"], default=["LSTM", "GRU"])
     parser.add_argument("--lengths", nargs="+", default=BATCHES, help="batches (default: all)")
     parser.add_argument("--memory", action="store_true", help="measure memory, no time")
+    parser.add_argument("--chart", metavar="FILE", help="draw how many times as fast it is here (PNG or SVG)")
+    parser.add_argument("--redraw", metavar="FILE", help="draw the chart from figures that --json wrote")
     parser.add_argument("--peak", nargs=4, help="KiB that a call takes: network, batch, mode, side")
     options = parser.parse_args()
     if options.peak:
         print(peak(*options.peak))
         return 0
     if options.memory:
+        if options.chart:
+            parser.error("--chart is of times")
         memory_table(options.networks, options.lengths)
         return 0
-    rows = []
-    for threads in timing.tables(options):
-        rows += table(options.networks, options.lengths, threads, options.rounds)
-    timing.save(options.json, rows)
+    if options.redraw:
+        rows = json.loads(Path(options.redraw).read_text())["rows"]
+    else:
+        rows = []
+        for threads in timing.tables(options):
+            rows += table(options.networks, options.lengths, threads, options.rounds)
+        timing.save(options.json, rows)
+    if options.chart:
+        chart(options.chart, rows)
     return 0
 
 

@@ -586,6 +586,9 @@ def test_the_rule_of_cells(intel, make, rows, in_training, in_inference):
     assert in_training == all(torch.equal(a, b) for a, b in zip(*map(flat, found), strict=True))
     compiled = torch.compile(ours, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), found[0])
+    hx = [torch.randn(rows, theirs.hidden_size) for _ in range(2)]
+    state = tuple(hx) if make is torch.nn.LSTMCell else hx[0]
+    torch.testing.assert_close(ours(x, state, reset=torch.ones(rows)), found[0])
 
 
 def test_transforms_and_exports_of_an_accelerated_lstm():

@@ -51,16 +51,16 @@ template <class T> static void products() {
 }
 
 // A by columns, as for the gradients of weights.
-template <class T> static void products_by_columns() {
-    constexpr int U = Set::REGISTERS == 32 ? 8 : 4, C = PANEL<T>;
+template <class T, int VECTORS> static void products_by_columns() {
+    constexpr int U = Set::REGISTERS == 32 ? 8 : 4, C = VECTORS * LANES<T>, P = PANEL<T>;
     for (i64 K : {1, 5, 16}) {
-        const auto a = numbers<T>(U * K), b = numbers<T>(K * C);
+        const auto a = numbers<T>(U * K), b = numbers<T>(K * P);
         std::vector<T> c(U * C);
-        tile<T, U, 2, false>(a.data(), 1, U, b.data(), K, c.data(), C);
+        tile<T, U, VECTORS, false>(a.data(), 1, U, b.data(), K, c.data(), C);
         for (i64 r = 0; r < U; ++r)
             for (i64 j = 0; j < C; ++j) {
                 T sum = 0;
-                for (i64 k = 0; k < K; ++k) sum = std::fma(a[k * U + r], b[k * C + j], sum);
+                for (i64 k = 0; k < K; ++k) sum = std::fma(a[k * U + r], b[k * P + j], sum);
                 check(sum == c[r * C + j], "product by columns", K, r, j);
             }
     }
@@ -174,7 +174,7 @@ static void sums() {
 
 int main() {
     products<float>(), products<double>();
-    products_by_columns<float>(), products_by_columns<double>();
+    products_by_columns<float, 1>(), products_by_columns<float, 2>(), products_by_columns<double, 1>(), products_by_columns<double, 2>();
     products_of_pairs();
     sixteen_bits<BFloat16>(), sixteen_bits<Float16>();
     int8();

@@ -113,3 +113,15 @@ def test_threads_give_the_same_bits():
             found.append(net(x)[0])
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_halves_are_rounded_to_even(dtype):
+    """As by `torch.round`. Of a row whose largest number is 1, one of 0.5 is 63.5 steps."""
+    torch.manual_seed(3)
+    net = int8(ln.RNN(4, 16, norm=None, dtype=dtype).eval())
+    x = torch.tensor([1, 0.5, -0.5, 0.25], dtype=dtype).view(1, 1, 4)
+    found, _ = net(x)
+    with ln.backends.use("reference"):
+        expected, _ = net(x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)  # a step of int8 is 2.6e-3

@@ -303,7 +303,7 @@ FAULTS = [
         "accelerate-torchs-own-with-resets",
         "if options or not rule(self, input):",
         "if not rule(self, input):",
-        "test_accelerate.py lacks",
+        "test_accelerate.py rule",
     ),
     # --- the GPU engine ---
     Fault(

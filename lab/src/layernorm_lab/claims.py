@@ -138,6 +138,7 @@ def claims_page(results: Path) -> str:
             f"- {textwrap.fill(point, 118, subsequent_indent='  ')}"
             for point in (
                 "[Every verdict in full](results/verdicts.md): values, learning rates, goals, margins and checks.",
+                "[What section 6 says, sentence by sentence](results/statements.md), also what no claim decides.",
                 f"[Over all learning rates](results/verdicts.md#claims-of-ours), which the paper does not claim: "
                 f"{_named_counts(_all(ours))}.",
                 f"[With another choice](results/verdicts.md#what-depends-on-a-choice) where the paper leaves it open: "

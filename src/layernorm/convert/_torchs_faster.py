@@ -67,4 +67,4 @@ def _has_avx512() -> bool:
 @functools.cache
 def _has_slow_products() -> bool:
     """Says whether torch's library for products uses half of the CPU: MKL has AVX-512 only for Intel's own."""
-    return _has_avx512() and "AMD" in torch.cpu.get_capabilities()["cpu_name"]
+    return _has_avx512() and "AMD" in torch.cpu.get_capabilities().get("cpu_name", "")

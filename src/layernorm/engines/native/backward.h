@@ -302,7 +302,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     Backward<T> begin_row(i64 t, i64 b, T* dm, i64 own, Part& part) {
         const i64 at = S::line(t, b), q = in_block(t, b);
         const i64 group = ((b + 1) * groups - 1) / first_rows;
-        Backward<T> w;
+        Backward<T> w{};
         const E* h = n.dropout || G == 3 ? h_before(t, b) : nullptr;
         if (n.dropout && h) S::drop(dropped + q * P, h, b);
         if (G == 3) w.h_before = widened_state(part.h_before + own * W, h, P);

@@ -70,8 +70,9 @@ struct Recurrent {
     void *mean[PLACES], *var[PLACES];  // of the places of batch norm: [T][G*H], [T][G*H], [T][H]; in the type computed in
     void *output, *h_n, *c_n;  // [lines][P], [B][P], [B][H]
     // Saved for the backward, or null; for each line as many numbers as `saved_block` tells: W x (one stream: the
-    // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, c after the step if zoneout or, under batch
-    // norm, a normalisation changes it, the statistics, the output (the user may change his own in place; a call of
+    // sum; an LSTM or RNN without a norm of it: the gates), U h (GRU with one stream, n apart: U_n h), c before it is
+    // normalised, c after the step if zoneout or, under batch norm, a normalisation changes it, the statistics if there is a
+    // norm, the output (the user may change his own in place; a call of
     // one step with prepared parameters saves none, because the state before it is all that the backward needs).
     void *saved_x, *saved_h, *saved_c, *saved_kept, *saved_statistics, *saved_output;
     const void *d_output, *d_h_n, *d_c_n;

@@ -127,7 +127,7 @@ private:
             memset(q, 0, round_up(K, BYTES));
             return scale;
         }
-        const T inverse = scale >= TINY<T> ? 1 / scale : 0, shift = Exponential<T>::ROUND;
+        const T inverse = scale >= TINY<T> ? 1 / scale : 0, shift = Exponential<T>::WHOLE;
         Bits<T> totals = {};
         memset(q + (K & -BYTES), 0, round_up(K, BYTES) - (K & -BYTES));
         over<T>(K, [&](i64 k, i64 n) {

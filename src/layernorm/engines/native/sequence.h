@@ -45,7 +45,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
         layer.split = n.split, layer.per_gate = n.together == 1, layer.all = G == 3 && n.together == 3;
         layer.norm_x = (n.norm & NORMS_X) && !n.batch_norm, layer.norm_h = (n.norm & NORMS_H) && !n.batch_norm;
         layer.relu = n.relu, layer.cell = n.cell != 0, layer.carry = n.cell == 2;
-        layer.streams = n.split ? TWO : G == 3 || n.norm || n.batch_norm || n.gain_x ? ONE : ADDED;
+        layer.streams = n.split ? TWO : G == 3 || n.norm || n.batch_norm ? ONE : ADDED;
         layer.norming = {n.rms != 0, n.deviation != 0, n.eps};
         layer.forget_bias = T(n.forget_bias);
         layer.gate_clip = T(n.gate_clip);

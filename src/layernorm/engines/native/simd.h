@@ -39,18 +39,18 @@ template <class T> INLINE V<T> first(V<T> v, i64 n) {
 }
 
 // exp(r) - 1 - r = r^2 * q(r). FACTORS: q's, the highest first; in float32 the polynomial of degree 4 that fits best for
-// |r| <= ln(2) / 2, 7e-8 at most, in float64 Taylor's. ROUND: adding it rounds to an integer, which then stands in the lowest
-// bits with the exponent's bias added.
+// |r| <= ln(2) / 2, 7e-8 at most, in float64 Taylor's. WHOLE: adding it rounds to an integer, half to even. ROUND: the same,
+// and the integer stands in the lowest bits with the exponent's bias added.
 template <class T> struct Exponential;
 template <> struct Exponential<float> {
-    static constexpr float MOST = 87.0f, ROUND = 12582912.0f + 127;  // 1.5 * 2^23
+    static constexpr float MOST = 87.0f, WHOLE = 12582912.0f, ROUND = WHOLE + 127;  // 1.5 * 2^23
     static constexpr float LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
     static constexpr float FACTORS[] = {1.3926183587713494e-3f, 8.363179052722578e-3f, 4.1666554617204574e-2f,
         1.6666576989698775e-1f, 0.5f};
     static constexpr int MANTISSA = 23;
 };
 template <> struct Exponential<double> {
-    static constexpr double MOST = 708.0, ROUND = 6755399441055744.0 + 1023;  // 1.5 * 2^52
+    static constexpr double MOST = 708.0, WHOLE = 6755399441055744.0, ROUND = WHOLE + 1023;  // 1.5 * 2^52
     static constexpr double LN2_HIGH = 6.93145751953125e-1, LN2_LOW = 1.42860682030941723212e-6;
     static constexpr double FACTORS[] = {1.0 / 6227020800.0, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880,
         1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 1.0 / 2};

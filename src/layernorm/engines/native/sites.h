@@ -133,9 +133,9 @@ INLINE void standardize_backward(i64 rows, const Span& s, const Norming& n, cons
         const T r = w.statistics.r, mean = w.statistics.mean, product = of_product[k] * each;
         const T square = n.deviation ? Set::sum<T>(moments(w.z, mean, s).two()) * each * r * r : T(1);
         const T slope = square > 0 ? product / sqrt(square) : T(0) * product;
-        const T r_mean = n.rms ? T(0) : r * of_d[k] * each, r_slope = r * r * slope;
-        for (i64 j = 0; j < s.end(); j += LANES<T>)
-            store<T>(w.d + j, (r * load(w.d + j) - r_mean) - (load(w.z + j) - mean) * r_slope);
+        const T r_mean = n.rms ? T(0) : r * of_d[k] * each, r_slope = r * slope;
+        for (i64 j = 0; j < s.end(); j += LANES<T>)  // not r * r, which may be too small or too large for the type
+            store<T>(w.d + j, (r * load(w.d + j) - r_mean) - (load(w.z + j) - mean) * r * r_slope);
     }
 }
 
