@@ -112,9 +112,11 @@ def accelerate(module: Module) -> Module:
     Raises:
         TypeError: ``module`` is no module.
 
-    Limits: called for one step at a time, an `RNN` can be slower than torch's. Where torch's own forward is faster, it is called: that of an `RNNCell`, and of other cells with
-    many rows, except on AMD's CPUs with AVX-512. ``ln.backends.use("native")`` always takes layernorm's engine. An accelerated model that is moved to a GPU computes
-    plain torch equations there. `restore` gives torch's modules back. Call it before `convert`, `portable`,
+    Limits: called for one step at a time, an `RNN` can be slower than torch's. Where torch's own forward is faster, it
+    is called: that of an `RNNCell`, and of other cells with many rows, except on AMD's CPUs with AVX-512.
+    ``ln.backends.use("native")`` always takes layernorm's engine. `torch.compile` does not look inside networks, as
+    into torch's own: for one graph take ``convert(model, norm=None)``. An accelerated model that is moved to a GPU
+    computes plain torch equations there. `restore` gives torch's modules back. Call it before `convert`, `portable`,
     `torch.jit.script` and dynamic quantization, and before a whole model is saved for a program without layernorm.
 
     Example::
