@@ -49,7 +49,7 @@ MARKERS = {AHEAD: "^", BEHIND: "v", EQUAL: "s", UNDECIDED: "."}
 VERDICTS = {  # the panels of the verdicts: title, colour, verdicts
     "Better": ("#0072B2", (AHEAD,)),
     "Worse": ("#D55E00", (BEHIND,)),
-    "Equal or too close to tell": ("#666666", (EQUAL, UNDECIDED)),
+    "Equal or too few runs to tell": ("#666666", (EQUAL, UNDECIDED)),
 }
 
 Rates = Mapping[TaskName, Mapping[str, Mapping[str, float]]]
