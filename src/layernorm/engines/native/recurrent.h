@@ -241,7 +241,7 @@ template <class T> struct Layer {
         const T* out = out_gate<IN>(w.zx, w.temporary, Hp);
         for (i64 j = from; j < to; j += LANES<T>) {
             V<T> y = load(w.normalised_c + j);
-            if (cell) y = (y - w.statistics->c.mean) * w.statistics->c.r * load(p.gain_c + j) + load(p.bias_c + j);
+            if (cell) y = hat(w.normalised_c, j, w.statistics->c) * load(p.gain_c + j) + load(p.bias_c + j);
             store<T>(w.h + j, load(out + j) * tanh<T>(y));
             if (carry) store<T>(w.c + j, y);
         }
@@ -271,7 +271,7 @@ template <class T> struct Layer {
         GradientSums<T> of;
         for (i64 j = from; j < to; j += LANES<T>) {
             const V<T> o = lstm_gate<IN, 3>(w, j), c = load(w.saved_c + j), dm = load(w.dh + j), dc = load(w.dc + j);
-            const V<T> c_hat = cell ? (c - w.statistics->c.mean) * w.statistics->c.r : c;
+            const V<T> c_hat = cell ? hat(w.saved_c, j, w.statistics->c) : c;
             const V<T> tanh_c = tanh<T>(cell ? c_hat * load(p.gain_c + j) + load(p.bias_c + j) : c);
             V<T> d = dm * o * (T(1) - tanh_c * tanh_c);
             if (carry) d += dc;
