@@ -55,6 +55,8 @@ def main() -> None:
     parser = timing.parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows and units of each shape in turn")
     options = parser.parse_args()
+    if len(options.sizes) % 2:
+        parser.error(f"--sizes are pairs of rows and units, got {len(options.sizes)} numbers")
     shapes = list(zip(options.sizes[::2], options.sizes[1::2], strict=True))
     found = []
     for threads in timing.tables(options):
