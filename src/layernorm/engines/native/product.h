@@ -84,6 +84,11 @@ static void tile(const F* a, i64 row, i64 column, const F* b, i64 K, SumOf<F>* c
         if (MR > 1)
 #pragma GCC unroll 8
             for (int j = 0; j < WIDTH; ++j) Set::keep(right[j]);
+        if (MR > 2)  // else reading is all that takes time. A panel of many k comes from far, page after page
+#pragma GCC unroll 8
+            for (int j = 0; j < WIDTH; ++j)
+                if (j * VECTOR_BYTES % 64 == 0)
+                    __builtin_prefetch(b + (j / 2) * K * PANEL<F> + (k + 8) * PANEL<F> + (j % 2) * LANES<F>);
 #pragma GCC unroll 12
         for (int r = 0; r < MR; ++r) {
             const V<F> left = all(a[r * row + k * column]);
