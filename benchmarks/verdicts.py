@@ -202,6 +202,9 @@ def digits(values: Iterable[float]) -> np.ndarray:
 def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
     """Returns the learning rate that the pilot chooses for an arm."""
     trial, measure = claim.trial, claim.measure.chosen or claim.measure
+    if tried := trial.plan.tried.get(arm.norm) if trial.plan else None:
+        means = scores(measure, arm, runs_of(arm, trial, runs), list(tried), trial.plan.seeds)
+        return float(sorted(tried)[int(np.argmin(means))])
     rungs = [({}, 1)] if trial.plan is None else [(rung.options, rung.keep) for rung in trial.plan.rungs]
     rates = np.array(trial.rates)
     for options, keep in rungs:
@@ -370,7 +373,7 @@ def decide(claims: Sequence[Any], runs: Sequence[Run]) -> list[Finding]:
 
 
 def cell(claim: Any) -> str:
-    return f"{claim.text} *With {claim.trial.about}.*" if claim.trial.about else claim.text
+    return f"{claim.text} *With {claim.choice}.*" if claim.choice else claim.text
 
 
 Printed = tuple[str, str]

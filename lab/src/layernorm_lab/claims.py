@@ -88,7 +88,7 @@ def _claims_of(title: str, items: Sequence[Ruling], note: str) -> Table:
         claim = item.claim
         known = len(item.pairs) > 1
         effect = claim.measure.compared(item.effect, *item.interval) if known else f"lacking: {', '.join(item.lacking)}"
-        text = f"{claim.text.removesuffix('.')}, with {claim.trial.about}." if claim.trial.about else claim.text
+        text = f"{claim.text.removesuffix('.')}, with {claim.choice}." if claim.choice else claim.text
         rows.append([text, _verdict_cell(item).replace("*", ""), capital(effect).replace(" (", "\n(")])
     return Table(title, ["claim", "verdict", "effect (95 % interval)"], rows, note)
 
@@ -229,7 +229,7 @@ def _section(ruling: Ruling) -> str:
         return "begun"
     if ruling.claim.where == OURS:
         return OURS
-    return "choice" if ruling.claim.trial.about else "paper"
+    return "choice" if ruling.claim.choice else "paper"
 
 
 def _all(by_experiment: Mapping[str, Sequence[Ruling]]) -> list[Ruling]:
@@ -246,7 +246,7 @@ def _claims_table(
             figure = f"{name}/{claim.figure}"
             drawn = claim.figure and (results / figure).exists()
             link = f"[figure]({figure})" if drawn else f"[page]({name}/README.md)"
-            text = claim.text + (f" *With {claim.trial.about}.*" if claim.trial.about else "")
+            text = claim.text + (f" *With {claim.choice}.*" if claim.choice else "")
             ran = item.ran + ("; rule of 2026-11-25" if claim.trial.plan and not claim.over_rates else "")
             error = simulated_error(claim, runs[name])
             ran += "" if error is None else f"; simulated error {100 * error:.0f} %"

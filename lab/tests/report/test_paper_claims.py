@@ -113,7 +113,7 @@ def test_the_commands_write_summary_report_and_page(tmp_path):
     assert cli.main(["claims", "--results", str(tmp_path), "--out", str(tmp_path / "claims.md")]) == 0
     page = (tmp_path / "claims.md").read_text()
     counted = [claim for name, claim in CLAIMS if name != "digits" and claim.where != "ours"]
-    count = len([claim for claim in counted if not claim.trial.about and not claim.trial.plan])
+    count = len([claim for claim in counted if not claim.choice and not claim.trial.plan])
     assert page.startswith("# The paper's claims")
     assert f"{count} claims about experiments: ahead 0, behind 0, equal 0, undecided {count}." in page
 
@@ -233,5 +233,5 @@ def test_a_claim_fits_its_experiment(name, claim):
 
 
 def test_no_two_claims_have_one_name():
-    names = [(name, claim.text, claim.trial.about) for name, claim in CLAIMS]
+    names = [(name, claim.text, claim.choice) for name, claim in CLAIMS]
     assert len(set(names)) == len(names)

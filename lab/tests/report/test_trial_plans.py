@@ -175,6 +175,27 @@ def test_a_shorter_pilot_leaves_the_goals_to_the_baselines_runs_of_the_first_loo
     assert begun.missing == {("layer norm", "0.002", 24, 1.0), ("baseline", "0.002", 24, 1.0)}
 
 
+def test_of_two_rates_the_pairs_choose_one_and_a_pilot_does_not_count():
+    """The pilot is best at 0.002, where the pairs' baselines end at 0.5; at 0.004 at 0.3, at the first 5 pairs higher.
+    Layer norm, at 0.4, is ahead of the first and behind the second."""
+    tried = {"layer": (0.002,), "none": (0.002, 0.004)}
+    trial = dataclasses.replace(TRIAL, plan=Plan(PLAN.rungs, PLAN.seeds, (10,), tried))
+    claim = dataclasses.replace(LOSS, trial=trial)
+    first = pairs(0.4 + SPREAD, 0.5 + 0 * SPREAD)
+    second = [run("none", 0.004, seed, 1.0, 0.9, 0.55 if seed < 25 else 0.05) for seed in PLAN.seeds]
+    assert (one(LOSS, [*PILOTS, *first]).verdict, one(claim, [*first, *second]).rates) == (AHEAD, (0.002, 0.004))
+    even = [run("none", 0.004, seed, 1.0, 0.9, 0.3) for seed in PLAN.seeds]
+    ruling = one(claim, [*PILOTS, *first, *even])
+    assert (ruling.verdict, ruling.rates) == (BEHIND, (0.002, 0.004))
+    assert set(ruling.check.seeds) >= {*PLAN.seeds}
+    assert "chosen by the pairs from layer norm 0.002, baseline 0.002 and 0.004" in ruling.ran
+    assert simulated_error(claim, [*PILOTS, *first, *even]) is None
+    begun = one(claim, [*first, *even[2:]])
+    assert begun.lacking[0] == "2 of 20 runs of baseline"
+    assert begun.missing == {("baseline", "0.004", 20, 1.0), ("baseline", "0.004", 21, 1.0)}
+    assert begun.verdict == UNDECIDED
+
+
 def test_rates_with_one_score_leave_the_lower_one_and_all_diverged_lack_a_choice():
     plan = dataclasses.replace(PLAN, rungs=(Rung({"epochs": 1}, keep=2), Rung()))
     claim = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, options={"epochs": 4}, plan=plan))

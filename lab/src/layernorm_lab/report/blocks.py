@@ -114,7 +114,7 @@ class Block:
         Returns:
             the choices by what the rates are best in; several if claims about this metric have chosen other rates.
         """
-        about = [claim for claim in self.claims if not claim.over_rates]
+        about = [claim for claim in self.claims if not claim.over_rates and not claim.trial.tried]
         exact = [claim for claim in about if claim.measure.metric == metric.name]
         like = [claim for claim in about if claim.measure.chosen and claim.measure.chosen.metric == metric.chosen]
         like = like or [claim for claim in about if claim.measure.metric == metric.chosen]

@@ -43,6 +43,13 @@ WHOLE = Trial(
     command="layernorm run draw --epochs 10 --evaluate-every 196 --decay 0.3",
     plan=Plan((Rung({"epochs": 10}),), seeds=tuple(range(20, 25)), looks=(5,)),
 )
+BY_PAIRS = dataclasses.replace(
+    WHOLE,
+    plan=Plan(WHOLE.plan.rungs, WHOLE.plan.seeds, (5,), {"layer": (2e-3,), "none": (2e-3, 4e-3)}),
+    about="two learning rates of no norm, of which its pairs choose one",
+)
+"""Trial 9 of docs/results/trials.md: no norm has two rates, and its pairs choose."""
+
 SOURCE = Trial(
     shared(dataclasses.replace(laptop(), initial="source")),
     TRIALS[0.0].rates,
@@ -74,6 +81,7 @@ def _speed_and_bound(trial: Trial, length: str = "", figure: str = "laptop/figur
 CLAIMS = (
     *(claim for trial in TRIALS.values() for claim in _speed_and_bound(trial)),
     *_speed_and_bound(WHOLE, ", over 60 epochs", "whole/figure4.png"),
+    *_speed_and_bound(BY_PAIRS, ", over 60 epochs", "whole/figure4.png"),
     *_speed_and_bound(SOURCE, figure="source/figure4.png"),
     Claim(
         "Over all learning rates DRAW is better with layer norm.", "ours", Arm("layer"), Arm("none"),

@@ -51,11 +51,14 @@ class Plan:
         rungs: the stages of the pilot.
         seeds: the seeds of the pairs.
         looks: the numbers of pairs at which there is a look.
+        tried: for a norm the rates that its pairs are trained at, of which the one that is better in the pairs counts.
+            A norm that is not here has the rate that the pilot chooses.
     """
 
     rungs: tuple[Rung, ...] = (WHOLE,)
     seeds: tuple[int, ...] = tuple(range(20, 30))
     looks: tuple[int, ...] = (5, 10)
+    tried: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,11 @@ class Trial:
         return self.plan.seeds if self.plan else TRIAL_SEEDS
 
     @property
+    def tried(self) -> Mapping[str, tuple[float, ...]]:
+        """For a norm the rates of which its pairs choose one."""
+        return self.plan.tried if self.plan else {}
+
+    @property
     def shorter_pilot(self) -> bool:
         """Whether the runs of the pilot's last rung differ from the trial's, such as by fewer updates."""
         return self.plan is not None and bool(self.plan.rungs[-1].options)
@@ -133,6 +141,7 @@ class Claim:
         trial: the runs that decide.
         figure: the figure of the runs, in the folder of the experiment's results.
         said: whether the paper says it in words; False: only the curves of a figure show it.
+        about: the choice by which it differs from the main claim, if not by its trial's.
     """
 
     text: str
@@ -143,6 +152,12 @@ class Claim:
     trial: Trial
     figure: str = ""
     said: bool = True
+    about: str = ""
+
+    @property
+    def choice(self) -> str:
+        """The choice by which it differs from the main claim; empty for the main one."""
+        return self.about or self.trial.about
 
     @property
     def arms(self) -> tuple[Arm, Arm]:

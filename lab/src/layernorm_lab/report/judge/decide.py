@@ -106,8 +106,8 @@ def _paired(
         fresh = [seed for seed in trial.seeds if seed not in (*made, *trial.pilot)][: count - len(made)]
         for arm, rate, side in zip(claim.arms, (first, second), sides, strict=True):
             best = f"best in {measure.chooses.name if trial.plan else measure.name}"
-            missing |= {Missing(arm.trained, best if rate is None else f"{rate:g}", seed)
-                        for seed in fresh if seed not in side}  # fmt: skip
+            missing |= {Missing(arm.trained, best if rate is None else f"{rate:g}", seed) for seed in fresh
+                        if seed not in side and arm.norm not in trial.tried}  # fmt: skip
     seconds = _seconds(run for places in of_arms for run in places.values())
     values = {seed: (pair[0][0], pair[1][0]) for seed, pair in pairs.items()}
     flags = {seed: (pair[0][1], pair[1][1]) for seed, pair in pairs.items()}
@@ -139,7 +139,7 @@ def _check(claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot]) -> 
     """Pairs both arms with each seed's rates chosen by the other seeds that have all rates of the last rung. There is
     no check where that rung's runs are shorter than the trial's: the other seeds have no such runs."""
     trial = claim.trial
-    if len(trial.rates) == 1 or trial.shorter_pilot:
+    if len(trial.rates) == 1 or (trial.shorter_pilot and not trial.tried):
         return None
     grids = [pilot.rates for pilot in pilots]
     whole = [{seed for _, seed in places if all((rate, seed) in places for rate in grid)}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ...runs.folder import Run
 from ..arms import RATE, Arm
-from .claim import WHOLE, Claim, Rung, Trial
+from .claim import WHOLE, Claim, Plan, Rung, Trial
 from .measure import SHARES, Measure, UpdatesToGoal
 
 Places = Mapping[tuple[float, int], Run]
@@ -59,6 +59,8 @@ def choose(claim: Claim, arm: Arm, runs: Sequence[Run]) -> Pilot:
         return Pilot(grid[0], rates=grid)
     if plan is None:
         return _by_the_earlier_rule(claim, arm, by_place(claim, arm, runs)[0])
+    if arm.norm in plan.tried:
+        return _by_the_pairs(claim, arm, plan, by_place(claim, arm, runs)[0])
     rates = tried = grid
     for place, rung in enumerate(plan.rungs):
         places = by_place(claim, arm, runs, rung.options)[0]
@@ -139,6 +141,17 @@ def ended_early(arm: Arm, measure: Measure, runs: Iterable[Run], updates: int) -
         if last < updates and not reached:
             lacking.append(f"{updates} updates of {arm.name} with seed {run.config['seed']}: it has {last}")
     return lacking
+
+
+def _by_the_pairs(claim: Claim, arm: Arm, plan: Plan, places: Places) -> Pilot:
+    """Chooses, of the rates that the pairs are trained at, the one with the best score over their seeds."""
+    rates = plan.tried[arm.norm]
+    absent = [(rate, seed) for rate in rates for seed in plan.seeds if (rate, seed) not in places]
+    if absent:
+        missing = [Missing(arm.trained, f"{rate:g}", seed) for rate, seed in absent]
+        return Pilot(None, False, [f"{len(absent)} of {len(rates) * len(plan.seeds)} runs of {arm.name}"], missing)
+    points = scores(claim.measure.chooses, arm, places, rates, plan.seeds)
+    return Pilot(min(rates, key=lambda rate: (points[rate], rate)), rates=rates)
 
 
 def _beyond(claim: Claim, arm: Arm, best: float, rung: Rung = WHOLE) -> Pilot:

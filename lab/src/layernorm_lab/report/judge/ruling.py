@@ -219,7 +219,7 @@ class Ruling:
             EQUAL: f"{first} and {second} are equal",
             UNDECIDED: f"it is undecided whether {first} is ahead of {second}",
         }.get(self.verdict, f"{first} is ahead of {second}")
-        about, measure = self.claim.trial.about, self.claim.measure
+        about, measure = self.claim.choice, self.claim.measure
         verdict = f"with {about}: {said}" if about else said
         numbers = f"{capital(measure.about)}: {' against '.join(map(measure.shown, means))}"
         why = f" Undecided, as {self.reason}." if self.reason else ""
@@ -238,6 +238,9 @@ class Ruling:
         count = len(trial.rates)
         if self.claim.over_rates:
             return f"{seeds} at each of {count} rates, {trial.rates[0]:g} to {trial.rates[-1]:g}; {share}"
+        if trial.tried:
+            of = self.named([" and ".join(f"{rate:g}" for rate in trial.tried[arm.norm]) for arm in self.claim.arms])
+            return f"{seeds}, rates {chosen}, chosen by the pairs from {of}; {share}"
         whole = count > 1 and not any(run.seed in trial.pilot for run in self.missing)
         return f"{seeds}, rates {chosen}{f', each chosen from {count}' if whole else ''}; {share}"
 

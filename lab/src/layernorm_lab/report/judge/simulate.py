@@ -22,7 +22,7 @@ def simulated_error(claim: Claim, runs: Sequence[Run]) -> float | None:
     Both arms have the true scores and the deviations of the baseline: at each rate of the last rung the mean and the
     deviation of all its runs there, in the measure that chooses the rate. Both choose a rate by their pilots, as the
     rule does, of those inside the grid. The pairs are drawn at the chosen rates. There is no margin, and no other claim
-    of the trial. None: the baseline's pilot is not whole, or nothing is chosen.
+    of the trial. None: the baseline's pilot is not whole, nothing is chosen, or the pairs choose.
     """
     from scipy import stats
 
@@ -54,7 +54,7 @@ def _truth(claim: Claim, runs: Sequence[Run]) -> Mapping[float, tuple[float, flo
     """Returns for each rate of the last rung the mean and the deviation of the baseline's numbers."""
     trial, arm, measure = claim.trial, claim.behind, claim.measure.chooses
     pilot = choose(claim, arm, runs)
-    if len(trial.rates) == 1 or claim.over_rates or measure.open() or not pilot.chosen:
+    if len(trial.rates) == 1 or trial.tried or claim.over_rates or measure.open() or not pilot.chosen:
         return None
     name, rung = arm.prefix + measure.metric, trial.plan.rungs[-1] if trial.plan else WHOLE
     places = by_place(claim, arm, runs, rung.options)[0]
