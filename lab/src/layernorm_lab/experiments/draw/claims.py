@@ -34,6 +34,7 @@ GOAL = 178.0
 pilot and before its trial: the baseline at its best rate ends lower with both seeds."""
 
 
+_WHOLE = Plan((Rung({"epochs": 10}),), seeds=tuple(range(20, 25)), looks=(5,))
 WHOLE = Trial(
     shared(dataclasses.replace(laptop(), epochs=60, evaluate_every=196, decay=0.3)),
     TRIALS[0.0].rates,
@@ -41,11 +42,11 @@ WHOLE = Trial(
     paper=78_200,
     hours=1.0,
     command="layernorm run draw --epochs 10 --evaluate-every 196 --decay 0.3",
-    plan=Plan((Rung({"epochs": 10}),), seeds=tuple(range(20, 25)), looks=(5,)),
+    plan=_WHOLE,
 )
 BY_PAIRS = dataclasses.replace(
     WHOLE,
-    plan=Plan(WHOLE.plan.rungs, WHOLE.plan.seeds, (5,), {"layer": (2e-3,), "none": (2e-3, 4e-3)}),
+    plan=dataclasses.replace(_WHOLE, tried={"layer": (2e-3,), "none": (2e-3, 4e-3)}),
     about="two learning rates of no norm, of which its pairs choose one",
 )
 """Trial 9 of docs/results/trials.md: no norm has two rates, and its pairs choose."""

@@ -48,6 +48,7 @@ HIDDEN_SMALL = Trial(
 
 HIDDEN_LARGE = dataclasses.replace(LARGE, about=f"{HIDDEN_SMALL.about}, {LARGE.about}")
 
+_WHOLE = Plan((Rung({"epochs": 5}, keep=2), Rung({"epochs": 20})), seeds=tuple(range(20, 28)), looks=(5, 8))
 WHOLE = Trial(
     shared(Config()),
     LARGE.rates,
@@ -55,12 +56,12 @@ WHOLE = Trial(
     paper=25_800,
     hours=0.2,
     command=LARGE.command,
-    plan=Plan((Rung({"epochs": 5}, keep=2), Rung({"epochs": 20})), seeds=tuple(range(20, 28)), looks=(5, 8)),
+    plan=_WHOLE,
 )
 """Trial 4 of docs/results/trials.md, written before its runs: all of the paper's 60 epochs."""
 
 BY_PAIRS = dataclasses.replace(
-    WHOLE, plan=Plan(WHOLE.plan.rungs, WHOLE.plan.seeds, (8,), {"layer": (2.5e-4,), "none": (2.5e-4, 5e-4)})
+    WHOLE, plan=dataclasses.replace(_WHOLE, looks=(8,), tried={"layer": (2.5e-4,), "none": (2.5e-4, 5e-4)})
 )
 """Trial 9 of docs/results/trials.md: no norm has two rates, and its pairs choose."""
 
