@@ -152,7 +152,12 @@ def number(measure: Any, arm: Any, run: Run, updates: float = 0) -> Number:
         at, values = curve(measure, arm, run)
         if len(values) == 0 or not np.isfinite(values).all():
             raise LackError(f"{arm.name} has no finite {measure.metric}")
-        if kind == "UpdatesToGoal":
+        if kind == "NearBest":
+            goal = measure.share * values.min()
+            k = int(np.argmax(values <= goal))
+            value = math.log(np.interp(goal, values[[k, k - 1]], at[[k, k - 1]]) if k else at[0])
+            bound = False
+        elif kind == "UpdatesToGoal":
             goal = -measure.goal if measure.rising else math.log(measure.goal) if measure.log else measure.goal
             k = int(np.argmax(values <= goal)) if (values <= goal).any() else -1
             if k > 0:

@@ -19,6 +19,7 @@ from layernorm_lab.report.judge import (
     Arm,
     Claim,
     Kept,
+    NearBest,
     Plan,
     Robustness,
     Rung,
@@ -154,6 +155,14 @@ def test_goals_of_a_loss_that_falls_over_powers_of_ten_and_of_a_rising_recall():
     assert falling.with_goal(0.5, [falling.values(ended, "loss")]).goal == pytest.approx(1e-4), "0 counts as 1e-7"
 
 
+def test_near_best_is_on_the_line_to_a_share_of_the_runs_own_best_value():
+    """The best recall is 100, of which 98 % lie on the line from 50 after 10 updates to 100 after 20: at 19.6. Of a
+    single evaluation it is that one."""
+    measure = NearBest("loss", "updates to 98 % of the best")
+    assert measure.value(run("none", 0.002, 0, 50.0, 100.0, 99.0), "loss") == pytest.approx(math.log(19.6))
+    assert measure.value(run("none", 0.002, 0, 50.0), "loss") == pytest.approx(math.log(10))
+
+
 def test_a_shorter_pilot_leaves_the_goals_to_the_baselines_runs_of_the_first_look():
     """The pilot's runs of two evaluations fall from 1.0 to 0.9, the pairs' baselines from 1.0 to 0.5: the goal is 0.75,
     reached at 23.75. Seed 15 is on no list and counts nowhere. There is no check, as no pair has a rate to choose."""
@@ -190,6 +199,9 @@ def test_of_two_rates_the_pairs_choose_one_and_a_pilot_does_not_count():
     assert set(ruling.check.seeds) >= {*PLAN.seeds}
     assert "chosen by the pairs from layer norm 0.002, baseline 0.002 and 0.004" in ruling.ran
     assert simulated_error(claim, [*PILOTS, *first, *even]) is None
+    one_each = dataclasses.replace(trial.plan, looks=(5, 10), tried={"layer": (0.002,), "none": (0.004,)})
+    at_look = dataclasses.replace(claim, trial=dataclasses.replace(trial, plan=one_each))
+    assert one(at_look, [*first[:10], *even[:5]]).verdict == BEHIND, "with one rate there is a look at 5 pairs"
     begun = one(claim, [*first, *even[2:]])
     assert begun.lacking[0] == "2 of 20 runs of baseline"
     assert begun.missing == {("baseline", "0.004", 20, 1.0), ("baseline", "0.004", 21, 1.0)}

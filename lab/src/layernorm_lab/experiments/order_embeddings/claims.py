@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from ...report.judge import Arm, Claim, Kept, Plan, Robustness, Rung, Summed, Trial, UpdatesToGoal, Value, shared
+import dataclasses
+
+from ...report.judge import (
+    Arm,
+    Claim,
+    Kept,
+    NearBest,
+    Plan,
+    Robustness,
+    Rung,
+    Summed,
+    Trial,
+    UpdatesToGoal,
+    Value,
+    shared,
+)
 from .config import Config
 
 LAPTOP = Config(epochs=25, words=128, hidden=256, evaluate_every=25)
@@ -29,6 +44,13 @@ CONVERGED = Trial(
 )
 """Trial 1 of docs/results/trials.md, written before its runs."""
 
+STEADIER = dataclasses.replace(
+    CONVERGED,
+    plan=Plan(seeds=tuple(range(30, 40)), looks=(5, 10), tried={"layer": (4e-3,), "none": (2e-3,)}),
+    about="a steadier measure than the update of the best model",
+)
+"""Trial 10 of docs/results/trials.md: new pairs at the rates of trial 1."""
+
 GOAL = 98.0
 """The sum of recalls to which the updates are counted. Fixed on 2026-11-23, after the pilot and before the trial: the
 baseline at its best rate passes it with both seeds."""
@@ -53,6 +75,9 @@ CLAIMS = (
     Claim("Layer norm's order embeddings have their best model sooner (in the paper in 60 % of the time).",
           "6.1, Figure 1", _LAYER, _NONE, Kept("kept_update", "updates to the best model on validation data", _KEPT),
           CONVERGED, "laptop/figure1.png"),
+    Claim("Layer norm's order embeddings have their best model sooner (in the paper in 60 % of the time).",
+          "6.1, Figure 1", _LAYER, _NONE,
+          NearBest(_RECALL, "updates to 98 % of the run's own best validation recall", _KEPT), STEADIER),
     Claim("Layer norm's order embeddings train faster.", "6.1, Figure 1", _LAYER, _NONE,
           UpdatesToGoal(_RECALL, "a validation recall (sum of R@K)", _KEPT, True, by_formula=True), CONVERGED,
           "laptop/figure1.png"),

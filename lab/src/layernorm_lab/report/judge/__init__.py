@@ -38,6 +38,7 @@ from .decide import decide as decide
 from .decide import reported as reported
 from .measure import Kept as Kept
 from .measure import Measure as Measure
+from .measure import NearBest as NearBest
 from .measure import Robustness as Robustness
 from .measure import Summed as Summed
 from .measure import UpdatesToGoal as UpdatesToGoal

@@ -107,7 +107,7 @@ def _paired(
         for arm, rate, side in zip(claim.arms, (first, second), sides, strict=True):
             best = f"best in {measure.chooses.name if trial.plan else measure.name}"
             missing |= {Missing(arm.trained, best if rate is None else f"{rate:g}", seed) for seed in fresh
-                        if seed not in side and arm.norm not in trial.tried}  # fmt: skip
+                        if seed not in side and (rate is not None or arm.norm not in trial.tried)}  # fmt: skip
     seconds = _seconds(run for places in of_arms for run in places.values())
     values = {seed: (pair[0][0], pair[1][0]) for seed, pair in pairs.items()}
     flags = {seed: (pair[0][1], pair[1][1]) for seed, pair in pairs.items()}

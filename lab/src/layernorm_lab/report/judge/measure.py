@@ -189,6 +189,25 @@ class Kept(_Updates):
 
 
 @dataclass(frozen=True)
+class NearBest(_Updates):
+    """The logarithm of the updates until a rising metric first has a share of the best value that it has in the run, on
+    the line between two evaluations. It depends less on which of many good evaluations is the best one than `Kept`."""
+
+    how: ClassVar[str] = "soon"
+
+    rising: bool = True
+    share: float = 0.98
+
+    def value(self, run: Run, metric: str) -> float:
+        values = self.values(run, metric)
+        reached = first_reaching(
+            zip((record["update"] for record in run.records), values, strict=True), self.share * min(values)
+        )
+        assert reached is not None, "the best value is beyond a share of it"
+        return math.log(reached)
+
+
+@dataclass(frozen=True)
 class Value(Measure):
     """A metric's value after the last update, or its best value.
 

@@ -146,6 +146,8 @@ def ended_early(arm: Arm, measure: Measure, runs: Iterable[Run], updates: int) -
 def _by_the_pairs(claim: Claim, arm: Arm, plan: Plan, places: Places) -> Pilot:
     """Chooses, of the rates that the pairs are trained at, the one with the best score over their seeds."""
     rates = plan.tried[arm.norm]
+    if len(rates) == 1:  # nothing to choose
+        return Pilot(rates[0], rates=rates)
     absent = [(rate, seed) for rate in rates for seed in plan.seeds if (rate, seed) not in places]
     if absent:
         missing = [Missing(arm.trained, f"{rate:g}", seed) for rate, seed in absent]
