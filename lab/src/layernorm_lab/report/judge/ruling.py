@@ -239,8 +239,10 @@ class Ruling:
         if self.claim.over_rates:
             return f"{seeds} at each of {count} rates, {trial.rates[0]:g} to {trial.rates[-1]:g}; {share}"
         if trial.tried:
-            of = self.named([" and ".join(f"{rate:g}" for rate in trial.tried[arm.norm]) for arm in self.claim.arms])
-            return f"{seeds}, rates {chosen}, chosen by the pairs from {of}; {share}"
+            rates = [trial.tried[arm.norm] for arm in self.claim.arms]
+            of = self.named([" and ".join(f"{rate:g}" for rate in some) for some in rates])
+            some_choice = f", chosen by the pairs from {of}" if max(map(len, rates)) > 1 else ""
+            return f"{seeds}, rates {chosen}{some_choice}; {share}"
         whole = count > 1 and not any(run.seed in trial.pilot for run in self.missing)
         return f"{seeds}, rates {chosen}{f', each chosen from {count}' if whole else ''}; {share}"
 
