@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import backends
 from ..functional._bind import is_eager
 
-LEAST_TRAINED, LEAST = 16_384, (64, 256)
+LEAST_TRAINED, LEAST = 8_192, (32, 256)
 """Numbers in the state of a cell from which on torch's is faster in training; rows and units in inference."""
 
 
