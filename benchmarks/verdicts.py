@@ -155,8 +155,7 @@ def number(measure: Any, arm: Any, run: Run, updates: float = 0) -> Number:
         if kind == "NearBest":
             goal = measure.share * values.min()
             k = int(np.argmax(values <= goal))
-            value = math.log(np.interp(goal, values[[k, k - 1]], at[[k, k - 1]]) if k else at[0])
-            bound = False
+            value, bound = math.log(np.interp(goal, values[[k, k - 1]], at[[k, k - 1]]) if k else at[0]), k == 0
         elif kind == "UpdatesToGoal":
             goal = -measure.goal if measure.rising else math.log(measure.goal) if measure.log else measure.goal
             k = int(np.argmax(values <= goal)) if (values <= goal).any() else -1
@@ -208,8 +207,10 @@ def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
     """Returns the learning rate that the pilot chooses for an arm."""
     trial, measure = claim.trial, claim.measure.chosen or claim.measure
     if tried := trial.plan.tried.get(arm.norm) if trial.plan else None:
-        means = scores(measure, arm, runs_of(arm, trial, runs), list(tried), trial.plan.seeds)
-        return float(sorted(tried)[int(np.argmin(means))])
+        tried = sorted(tried)
+        if len(tried) == 1:
+            return tried[0]
+        return tried[int(np.argmin(scores(measure, arm, runs_of(arm, trial, runs), tried, trial.plan.seeds)))]
     rungs = [({}, 1)] if trial.plan is None else [(rung.options, rung.keep) for rung in trial.plan.rungs]
     rates = np.array(trial.rates)
     for options, keep in rungs:

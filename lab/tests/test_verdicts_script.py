@@ -12,7 +12,7 @@ import pytest
 
 from layernorm_lab import catalogue
 from layernorm_lab.report import judge
-from layernorm_lab.report.judge import Arm, Claim, Kept, Plan, Rung, Summed, Trial, UpdatesToGoal, Value
+from layernorm_lab.report.judge import Arm, Claim, Kept, NearBest, Plan, Rung, Summed, Trial, UpdatesToGoal, Value
 from layernorm_lab.runs.folder import Run
 from support.repository import ROOT, loaded
 
@@ -263,12 +263,14 @@ def planned(kind, generator):
         ),
         "Value": Value("test_bound", "test", chosen, margin=1.0, last=int(generator.integers(1, 4))),
         "Kept": Kept("kept_update", "updates", chosen),
+        "NearBest": NearBest("recall", "updates", chosen),
         "Summed": Summed("valid_bound", "sum", chosen, margin=1.0, names=("one", "two")),
     }[kind]
     rungs = [(Rung(),), (Rung({"epochs": 1}, keep=2), Rung()), (Rung({"epochs": 1}),)][generator.integers(3)]
     looks = [(5, 8), (5,)][generator.integers(2)]
     rates = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
-    plan = Plan(rungs, seeds=tuple(range(20, 28)), looks=looks)
+    tried = [{}, {}, {"layer": (2e-3,), "none": (2e-3, 4e-3)}, {"layer": (4e-3,), "none": (2e-3,)}]
+    plan = Plan(rungs, tuple(range(20, 28)), looks, tried[generator.integers(4)])
     trial = Trial({"epochs": 2}, rates, updates=1000, paper=9999, hours=1.0, plan=plan)
     return Claim(kind, "7", Arm("layer"), Arm("none"), measure, trial)
 
@@ -286,6 +288,7 @@ def drawn(trial, generator, gain, noise):
             config = {"epochs": epochs, "precision": "float32", "norm": norm, "learning_rate": rate, "seed": seed}
             result = {"kept_update": int(updates[line.argmin()]), "one": float(line.min()), "two": 1.0}
             records = {"update": updates.tolist(), "valid_bound": line.tolist(), "test_bound": (line + 1).tolist()}
+            records["recall"] = (300 - line).tolist()
             chance = generator.random()
             if chance < 0.001:
                 result["diverged"] = 500
@@ -308,11 +311,11 @@ def as_run(run):
 
 
 def test_the_judge_and_the_script_agree_on_trials_drawn_at_random():
-    """Verdicts and numbers of 40 trials of four claims each, by the rule of 2026-11-25."""
+    """Verdicts and numbers of 40 trials of five claims each, by the rule of 2026-11-25."""
     generator, seen = np.random.default_rng(0), []
     for case in range(40):
         first = planned("Value", generator)
-        kinds = ("UpdatesToGoal", "Value", "Kept", "Summed")
+        kinds = ("UpdatesToGoal", "Value", "Kept", "Summed", "NearBest")
         claims = [dataclasses.replace(planned(kind, generator), trial=first.trial) for kind in kinds]
         gain, noise = generator.choice([-0.4, 0.0, 0.2, 0.4]), generator.choice([0.01, 0.1, 0.1])
         runs = drawn(first.trial, generator, gain, noise)

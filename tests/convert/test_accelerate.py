@@ -565,17 +565,16 @@ def intel(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("make", "rows", "in_training", "in_inference"),
+    ("make", "rows", "units", "in_training", "in_inference"),
     [
-        (torch.nn.RNNCell, 1, True, True),
-        (torch.nn.LSTMCell, 64, False, False),
-        (torch.nn.GRUCell, 128, True, True),
+        (torch.nn.RNNCell, 1, H, True, True),
+        (torch.nn.LSTMCell, 31, 256, False, False),
+        (torch.nn.LSTMCell, 32, 256, True, True),
+        (torch.nn.GRUCell, 64, 128, True, False),
     ],
 )
-def test_the_rule_of_cells(intel, make, rows, in_training, in_inference):
-    theirs = make(I, 256 if rows > 1 else H)
-    if rows == 64:
-        theirs = make(I, 96)  # below both bounds
+def test_the_rule_of_cells(intel, make, rows, units, in_training, in_inference):
+    theirs = make(I, units)
     ours, x = ln.accelerate(copy.deepcopy(theirs)), torch.randn(rows, I)
     rule = torchs_faster.RULES[make]
     assert rule(ours, x) == in_training

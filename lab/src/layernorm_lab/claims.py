@@ -126,8 +126,9 @@ def claims_page(results: Path) -> str:
         ),
         "## How a claim is decided",
         _filled(
-            "Each norm gets the learning rate that was best for it in a pilot. Then both are trained with five or more "
-            "other seeds. Two runs with one seed have the same initial weights and the same batches; they are a pair. "
+            "Each norm gets the learning rate that was best for it in a pilot, or, of two, in the pairs. Both are "
+            "trained with five or more other seeds. Two runs with one seed have the same initial weights and the same "
+            "batches; they are a pair. "
             "The effect is the mean difference of the pairs with its 95 % interval. The newer trials follow [a rule "
             "that was written before their runs](results/trials.md#the-rule), the others [an earlier "
             "one](results/verdicts.md#how-a-claim-was-decided-before). `layernorm claims` decides from the [stored "
@@ -372,7 +373,7 @@ def _counts(by_verdict: Mapping[str, int], what: str) -> str:
 
 
 def _filled(text: str) -> str:
-    return textwrap.fill(text, 120)
+    return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
 def _markdown_rows(head: list[str], rows: Sequence[list[str]]) -> str:

@@ -196,7 +196,9 @@ def test_of_two_rates_the_pairs_choose_one_and_a_pilot_does_not_count():
     even = [run("none", 0.004, seed, 1.0, 0.9, 0.3) for seed in PLAN.seeds]
     ruling = one(claim, [*PILOTS, *first, *even])
     assert (ruling.verdict, ruling.rates) == (BEHIND, (0.002, 0.004))
-    assert set(ruling.check.seeds) >= {*PLAN.seeds}
+    assert ruling.check.seeds == [0, 1, *PLAN.seeds]
+    assert one(dataclasses.replace(claim, trial=dataclasses.replace(trial, plan=dataclasses.replace(
+        trial.plan, tried={"layer": (0.002,), "none": (0.004,)}))), [*PILOTS, *first, *even]).check is None  # fmt: skip
     assert "chosen by the pairs from layer norm 0.002, baseline 0.002 and 0.004" in ruling.ran
     assert simulated_error(claim, [*PILOTS, *first, *even]) is None
     one_each = dataclasses.replace(trial.plan, looks=(5, 10), tried={"layer": (0.002,), "none": (0.004,)})

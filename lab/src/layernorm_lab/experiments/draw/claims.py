@@ -47,7 +47,7 @@ WHOLE = Trial(
 BY_PAIRS = dataclasses.replace(
     WHOLE,
     plan=dataclasses.replace(_WHOLE, tried={"layer": (2e-3,), "none": (2e-3, 4e-3)}),
-    about="two learning rates of no norm, of which its pairs choose one",
+    about="two learning rates for the baseline, of which its pairs choose one",
 )
 """Trial 9 of docs/results/trials.md: no norm has two rates, and its pairs choose."""
 

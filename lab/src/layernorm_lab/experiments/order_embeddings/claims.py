@@ -33,6 +33,7 @@ TRIAL = Trial(
     about="25 epochs instead of 100",
 )
 
+_RUNGS = (Rung({"epochs": 25, "evaluate_every": 25}, keep=2), Rung())
 CONVERGED = Trial(
     shared(Config(epochs=100, words=128, hidden=256, evaluate_every=50)),
     (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
@@ -40,13 +41,13 @@ CONVERGED = Trial(
     paper=88_500,
     hours=0.22,
     command="layernorm run order-embeddings --learning-rate 5e-4 1e-3 2e-3 4e-3 8e-3 1.6e-2",
-    plan=Plan((Rung({"epochs": 25, "evaluate_every": 25}, keep=2), Rung()), seeds=tuple(range(20, 28)), looks=(5, 8)),
+    plan=Plan(_RUNGS, seeds=tuple(range(20, 28)), looks=(5, 8)),
 )
 """Trial 1 of docs/results/trials.md, written before its runs."""
 
 STEADIER = dataclasses.replace(
     CONVERGED,
-    plan=Plan(seeds=tuple(range(30, 40)), looks=(5, 10), tried={"layer": (4e-3,), "none": (2e-3,)}),
+    plan=Plan(_RUNGS, seeds=tuple(range(30, 40)), looks=(5, 10), tried={"layer": (4e-3,), "none": (2e-3,)}),
     about="a steadier measure than the update of the best model",
 )
 """Trial 10 of docs/results/trials.md: new pairs at the rates of trial 1."""

@@ -22,8 +22,8 @@ _VERDICTS = (
 )
 
 RULE = (
-    f"The rule: each network at the learning rate that was best for it in a pilot with other seeds; {SEEDS} seeds or "
-    f"more, or as many as the trial's plan has, compared in pairs. {_VERDICTS}"
+    "The rule: each network at the learning rate that was best for it in a pilot with other seeds, or in the pairs; "
+    f"{SEEDS} seeds or more, or as many as the trial's plan has, compared in pairs. {_VERDICTS}"
 )
 """How a claim about best learning rates is decided, in words."""
 
@@ -138,10 +138,9 @@ def _pairs(claim: Claim, sides: Sequence[Mapping[int, Run]]) -> tuple[dict[int, 
 def _check(claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot]) -> Ruling | None:
     """Pairs both arms with each seed's rates chosen by the other seeds that have all rates of the last rung. There is
     no check where that rung's runs are shorter than the trial's: the other seeds have no such runs."""
-    trial = claim.trial
-    if len(trial.rates) == 1 or (trial.shorter_pilot and not trial.tried):
+    trial, grids = claim.trial, [pilot.rates for pilot in pilots]
+    if all(len(grid) == 1 for grid in grids) or (trial.shorter_pilot and not trial.tried):
         return None
-    grids = [pilot.rates for pilot in pilots]
     whole = [{seed for _, seed in places if all((rate, seed) in places for rate in grid)}
              for places, grid in zip(of_arms, grids, strict=True)]  # fmt: skip
     known = sorted(set.intersection(*whole))

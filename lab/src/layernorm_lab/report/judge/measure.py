@@ -199,12 +199,16 @@ class NearBest(_Updates):
     share: float = 0.98
 
     def value(self, run: Run, metric: str) -> float:
+        return math.log(self._reached(run, metric))
+
+    def flag(self, run: Run, metric: str) -> str:
+        return "early" if self._reached(run, metric) <= run.records[0]["update"] else ""
+
+    def _reached(self, run: Run, metric: str) -> float:
+        assert self.rising, "a share of a falling metric's best value is better than that value"
         values = self.values(run, metric)
-        reached = first_reaching(
-            zip((record["update"] for record in run.records), values, strict=True), self.share * min(values)
-        )
-        assert reached is not None, "the best value is beyond a share of it"
-        return math.log(reached)
+        line = zip((record["update"] for record in run.records), values, strict=True)
+        return first_reaching(line, self.share * min(values)) or math.nan
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,9 @@ def _by_the_pairs(claim: Claim, arm: Arm, plan: Plan, places: Places) -> Pilot:
         missing = [Missing(arm.trained, f"{rate:g}", seed) for rate, seed in absent]
         return Pilot(None, False, [f"{len(absent)} of {len(rates) * len(plan.seeds)} runs of {arm.name}"], missing)
     points = scores(claim.measure.chooses, arm, places, rates, plan.seeds)
+    used = [places[rate, seed] for rate in rates for seed in plan.seeds]
+    if lacking := ended_early(arm, claim.measure.chooses, used, claim.trial.updates):
+        return Pilot(None, False, lacking)
     return Pilot(min(rates, key=lambda rate: (points[rate], rate)), rates=rates)
 
 

@@ -178,7 +178,7 @@ class Ruling:
                 seeds = counted(len(self.check.seeds), "seed")
                 effect = ", ".join([self.check.compared, seeds, *self.check.bounds])
                 parts.append(f"with each seed's rates chosen by the other seeds: {effect}")
-            elif self.claim.trial.shorter_pilot and not self.claim.over_rates:
+            elif self.claim.trial.shorter_pilot and not (self.claim.over_rates or self.claim.trial.tried):
                 parts.append("no check with rates chosen by other seeds, as the pilot's runs are shorter")
         if self.lacking:
             parts.append(f"lacking: {', '.join(self.lacking)}")
@@ -239,7 +239,7 @@ class Ruling:
         if self.claim.over_rates:
             return f"{seeds} at each of {count} rates, {trial.rates[0]:g} to {trial.rates[-1]:g}; {share}"
         if trial.tried:
-            rates = [trial.tried[arm.norm] for arm in self.claim.arms]
+            rates = [trial.tried.get(arm.norm, trial.rates) for arm in self.claim.arms]
             of = self.named([" and ".join(f"{rate:g}" for rate in some) for some in rates])
             some_choice = f", chosen by the pairs from {of}" if max(map(len, rates)) > 1 else ""
             return f"{seeds}, rates {chosen}{some_choice}; {share}"
