@@ -84,7 +84,7 @@ static void tile(const F* a, i64 row, i64 column, const F* b, i64 K, SumOf<F>* c
         if (MR > 1)
 #pragma GCC unroll 8
             for (int j = 0; j < WIDTH; ++j) Set::keep(right[j]);
-        if (MR > 2)  // else reading is all that takes time. A panel of many k comes from far, page after page
+        if (MR > 2)  // a panel outside of the first cache is read too late by itself; with fewer rows this only adds to reading
 #pragma GCC unroll 8
             for (int j = 0; j < WIDTH; ++j)
                 if (j * VECTOR_BYTES % 64 == 0)

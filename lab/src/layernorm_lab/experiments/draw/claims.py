@@ -49,7 +49,7 @@ BY_PAIRS = dataclasses.replace(
     plan=dataclasses.replace(_WHOLE, tried={"layer": (2e-3,), "none": (2e-3, 4e-3)}),
     about="two learning rates for the baseline, of which its pairs choose one",
 )
-"""Trial 9 of docs/results/trials.md: no norm has two rates, and its pairs choose."""
+"""Trial 9 of docs/results/trials.md: the baseline has two rates, of which its pairs choose one."""
 
 SOURCE = Trial(
     shared(dataclasses.replace(laptop(), initial="source")),

@@ -63,7 +63,7 @@ WHOLE = Trial(
 BY_PAIRS = dataclasses.replace(
     WHOLE, plan=dataclasses.replace(_WHOLE, looks=(8,), tried={"layer": (2.5e-4,), "none": (2.5e-4, 5e-4)})
 )
-"""Trial 9 of docs/results/trials.md: no norm has two rates, and its pairs choose."""
+"""Trial 9 of docs/results/trials.md: the baseline has two rates, of which its pairs choose one."""
 
 HIDDEN_WHOLE = dataclasses.replace(WHOLE, about=HIDDEN_SMALL.about)
 

@@ -137,7 +137,7 @@ def _pairs(claim: Claim, sides: Sequence[Mapping[int, Run]]) -> tuple[dict[int, 
 
 def _check(claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot]) -> Ruling | None:
     """Pairs both arms with each seed's rates chosen by the other seeds that have all rates of the last rung. There is
-    no check where that rung's runs are shorter than the trial's: the other seeds have no such runs."""
+    no check where one rate was run, nor where a pilot chose by runs that are shorter than the trial's."""
     trial, grids = claim.trial, [pilot.rates for pilot in pilots]
     if all(len(grid) == 1 for grid in grids) or (trial.shorter_pilot and not trial.tried):
         return None
