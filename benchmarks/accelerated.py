@@ -34,10 +34,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -466,15 +464,13 @@ def chart(path: str, rows: Sequence[Row]) -> None:
 
 
 def main() -> None:
-    parser = timing.parser(__doc__)
+    parser = timing.parser(__doc__, chart="the training steps of the models")
     parser.add_argument("what", choices=["networks", "grid", "cells", "models"])
-    parser.add_argument("--chart", metavar="FILE", help="draw the training steps of the models here (PNG or SVG)")
-    parser.add_argument("--redraw", metavar="FILE", help="draw the chart from figures that --json wrote")
     options = parser.parse_args()
     if options.chart and options.what != "models":
         parser.error("--chart is of the models")
     if options.redraw:
-        rows = json.loads(Path(options.redraw).read_text())["rows"]
+        rows = options.redraw
     else:
         rows = {"networks": networks, "grid": grid, "cells": cells, "models": models}[options.what](options)
         timing.save(options.json, rows)

@@ -19,12 +19,10 @@ run in both directions. The chart has the last four by their deviation, `even` a
 from __future__ import annotations
 
 import copy
-import json
 import math
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -185,12 +183,10 @@ def chart(path: str, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    parser = timing.parser(__doc__, 3)
+    parser = timing.parser(__doc__, 3, chart="how many times as fast it is")
     parser.add_argument("--networks", nargs="+", choices=["LSTM", "GRU", "RNN"], default=["LSTM", "GRU"])
     parser.add_argument("--lengths", nargs="+", default=BATCHES, help="batches (default: all)")
     parser.add_argument("--memory", action="store_true", help="measure memory, no time")
-    parser.add_argument("--chart", metavar="FILE", help="draw how many times as fast it is here (PNG or SVG)")
-    parser.add_argument("--redraw", metavar="FILE", help="draw the chart from figures that --json wrote")
     parser.add_argument("--peak", nargs=4, help="KiB that a call takes: network, batch, mode, side")
     options = parser.parse_args()
     if options.peak:
@@ -202,7 +198,7 @@ def main() -> int:
         memory_table(options.networks, options.lengths)
         return 0
     if options.redraw:
-        rows = json.loads(Path(options.redraw).read_text())["rows"]
+        rows = options.redraw
     else:
         rows = []
         for threads in timing.tables(options):

@@ -35,11 +35,9 @@ from __future__ import annotations
 import argparse
 import copy
 import importlib.util
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -437,7 +435,7 @@ def memory_table(networks: Sequence[str]) -> None:
 
 
 def main() -> int:
-    parser = timing.parser(__doc__)
+    parser = timing.parser(__doc__, chart="the ratios")
     parser.add_argument("--networks", nargs="+", choices=list(GATES), default=list(GATES), help="(default: all)")
     parser.add_argument("--type", choices=list(TYPES), default="float32", help="of every number (default: float32)")
     parser.add_argument(
@@ -450,8 +448,6 @@ def main() -> int:
     parser.add_argument("--size", type=int, nargs=4, help="T, B, I, H instead of the grid")
     parser.add_argument("--engines", nargs="+", default=[], help="other engines, `compiled/N` with chunks of N steps")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to compute (default: cpu)")
-    parser.add_argument("--chart", metavar="FILE", help="draw the ratios here (PNG or SVG)")
-    parser.add_argument("--redraw", metavar="FILE", help="draw the chart from figures that --json wrote")
     parser.add_argument("--memory", action="store_true", help="measure the memory peak of training on the CPU, no time")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -463,7 +459,7 @@ def main() -> int:
         packed.memory_table(options.networks, packed.BATCHES)
         return 0
     if options.redraw:
-        chart(options.chart or "recurrent.png", json.loads(Path(options.redraw).read_text())["rows"])
+        chart(options.chart or "recurrent.png", options.redraw)
         return 0
     if "jax" in options.peers and importlib.util.find_spec("jax") is None:
         print("jax is not installed, and left out")

@@ -26,8 +26,8 @@ clock = CLOCKS["wall"]
 """The clock that is read. On a machine that others also use, with one thread: the CPU time of this process."""
 
 
-def parser(doc: str | None, rounds: int = 9) -> argparse.ArgumentParser:
-    """Makes a parser with the options that the benchmarks have in common."""
+def parser(doc: str | None, rounds: int = 9, chart: str | None = None) -> argparse.ArgumentParser:
+    """Makes a parser with the options that the benchmarks have in common, and those of a chart of ``chart``."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--threads", type=int, nargs="+", default=[1], help="CPU threads, one table each (default: 1)")
     made.add_argument("--rounds", type=int, default=rounds, help=f"turns of each side (default: {rounds})")
@@ -38,7 +38,20 @@ def parser(doc: str | None, rounds: int = 9) -> argparse.ArgumentParser:
         help="processor: CPU time, for a busy machine, with one thread (default: wall)",
     )
     made.add_argument("--json", metavar="FILE", help="also write the figures to this file")
+    if chart:
+        made.add_argument("--chart", metavar="FILE", help=f"draw {chart} here (PNG or SVG)")
+        made.add_argument(
+            "--redraw", metavar="FILE", type=_stored_rows, help="draw the chart from figures that --json wrote"
+        )
     return made
+
+
+def _stored_rows(path: str) -> list[dict[str, Any]]:
+    """Returns the rows of a file that :func:`save` wrote."""
+    try:
+        return json.loads(Path(path).read_text())["rows"]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise argparse.ArgumentTypeError(f"{path} is no file that --json wrote: {problem!r}") from None
 
 
 def tables(options: argparse.Namespace) -> Iterator[int]:
