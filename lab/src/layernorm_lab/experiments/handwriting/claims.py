@@ -15,7 +15,7 @@ TRIAL = Trial(
     (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2), updates=3000, paper=20_000, hours=0.7,
     command="layernorm run handwriting --points 500 --updates 600 --evaluate-every 50 "
     "--learning-rate 1e-3 2e-3 4e-3 8e-3 1.6e-2",
-    note="17 earlier ones, of 600 updates on lines of 200 points, decide nothing and lean to the baseline",
+    note="17 earlier runs, of 600 updates on lines of 200 points, decide nothing and lean to the baseline",
     plan=Plan((Rung({"updates": 600}, keep=2), Rung({"updates": 2000})), seeds=tuple(range(20, 25)), looks=(5,)),
 )  # fmt: skip
 """Trial 7 of docs/results/trials.md, written before its runs."""

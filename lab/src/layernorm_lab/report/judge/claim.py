@@ -75,7 +75,7 @@ class Trial:
         command: the command of its pilot; with other seeds and rates, that of its runs.
         about: the choice by which this trial differs from the main one, for a table of sensitivity; empty for the main
             one.
-        note: what the table says after "no runs of this trial", such as that shorter runs exist; may be empty.
+        note: what the table says after "no pair yet", such as that shorter runs exist; may be empty.
         plan: how it follows the rule of 2026-11-25; None: it was decided by the earlier rule.
         pilot: the seeds of the pilot.
         closed: whether the grid is all that there is, so that the best rate may be its lowest or its highest.

@@ -231,7 +231,7 @@ class Ruling:
         trial = self.claim.trial
         chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
         if self.seconds is None:
-            runs = f"the pilot alone, rates {chosen}" if any(self.rates) else "no runs of this trial"
+            runs = f"the pilot alone, rates {chosen}" if any(self.rates) else "no pair yet"
             return f"{runs}{trial.note and '; '}{trial.note}"
         share = f"{trial.updates} updates ({trial.of_the_paper})"
         seeds = counted(len(self.seeds), "seed")
