@@ -36,7 +36,7 @@ def test_effects_are_the_judges(monkeypatch, capsys):
         mean = statistics.mean(pairs) if ruling is bound else statistics.geometric_mean(pairs)
         assert len(pairs) == 5
         assert mean == pytest.approx(due[0], rel=0.02)  # two digits of each
-        assert counts == "  of 120 evaluations the mean of layer:0.002 is lower at 120, of none:0.002 at 0"
+        assert counts == f"  of 120 evaluations the mean of {arms[1]} is lower at 120, of {arms[2]} at 0"
 
 
 def test_runs_that_are_missing_are_named(monkeypatch, capsys):
