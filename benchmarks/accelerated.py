@@ -466,7 +466,7 @@ def chart(path: str, rows: Sequence[Row]) -> None:
 def main() -> None:
     parser = timing.parser(__doc__, chart="the training steps of the models")
     parser.add_argument("what", choices=["networks", "grid", "cells", "models"])
-    options = parser.parse_args()
+    options = timing.parse(parser)
     if options.chart and options.what != "models":
         parser.error("--chart is of the models")
     if options.redraw:

@@ -188,7 +188,7 @@ def main() -> int:
     parser.add_argument("--lengths", nargs="+", default=BATCHES, help="batches (default: all)")
     parser.add_argument("--memory", action="store_true", help="measure memory, no time")
     parser.add_argument("--peak", nargs=4, help="KiB that a call takes: network, batch, mode, side")
-    options = parser.parse_args()
+    options = timing.parse(parser)
     if options.peak:
         print(peak(*options.peak))
         return 0

@@ -450,7 +450,7 @@ def main() -> int:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to compute (default: cpu)")
     parser.add_argument("--memory", action="store_true", help="measure the memory peak of training on the CPU, no time")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = timing.parse(parser)
     if options.peak:
         print(memory(*options.peak, LARGE))
         return 0
@@ -459,7 +459,7 @@ def main() -> int:
         packed.memory_table(options.networks, packed.BATCHES)
         return 0
     if options.redraw:
-        chart(options.chart or "recurrent.png", options.redraw)
+        chart(options.chart, options.redraw)
         return 0
     if "jax" in options.peers and importlib.util.find_spec("jax") is None:
         print("jax is not installed, and left out")

@@ -41,9 +41,17 @@ def parser(doc: str | None, rounds: int = 9, chart: str | None = None) -> argpar
     if chart:
         made.add_argument("--chart", metavar="FILE", help=f"draw {chart} here (PNG or SVG)")
         made.add_argument(
-            "--redraw", metavar="FILE", type=_stored_rows, help="draw the chart from figures that --json wrote"
+            "--redraw", metavar="FILE", type=_stored_rows, help="draw --chart from figures that --json wrote"
         )
     return made
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parses the command line of a benchmark that has a chart."""
+    options = parser.parse_args()
+    if options.redraw is not None and not options.chart:
+        parser.error("--redraw needs --chart, the file to draw")
+    return options
 
 
 def _stored_rows(path: str) -> list[dict[str, Any]]:
