@@ -271,7 +271,7 @@ def planned(kind, generator):
     rates = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
     tried = [{}, {}, {"layer": (2e-3,), "none": (2e-3, 4e-3)}, {"layer": (4e-3,), "none": (2e-3,)}]
     plan = Plan(rungs, tuple(range(20, 28)), looks, tried[generator.integers(4)])
-    trial = Trial({"epochs": 2}, rates, updates=1000, paper=9999, hours=1.0, plan=plan)
+    trial = Trial({"epochs": 2}, rates, updates=1000, paper=9999, plan=plan)
     return Claim(kind, "7", Arm("layer"), Arm("none"), measure, trial)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import catalogue
@@ -215,7 +215,6 @@ def details_page(results: Path) -> str:
         "The same claims with another choice where the paper and the original code leave it open, or against them.",
         table(choices),
         *(_begun(table(begun)) if _all(begun) else []),
-        *_open(_all(by_experiment)),
         "## How a claim was decided before",
         *_rule(),
         "## Section 5 and the appendix",
@@ -226,7 +225,7 @@ def details_page(results: Path) -> str:
 
 
 def _section(ruling: Ruling) -> str:
-    if ruling.claim.trial.plan and ruling.missing:
+    if ruling.claim.trial.plan and ruling.open:
         return "begun"
     if ruling.claim.where == OURS:
         return OURS
@@ -266,43 +265,12 @@ def _begun(table: str) -> list[str]:
     """Writes the section of the trials that have not come to their end."""
     about = (
         "Written down before their runs, with the rule of 2026-11-25 ([both](trials.md)). Claims of these "
-        "trials that are decided already stand above and are counted; those here are not."
-    )
-    return ["## Trials that are planned, or have begun", about, table]
-
-
-def _open(items: Sequence[Ruling]) -> list[str]:
-    """Writes the section of the runs that trials lack, if any do; a row for each trial."""
-    undecided = [item for item in items if item.missing]
-    if not undecided:
-        return []
-    rows = []
-    for trial in _unique(item.claim.trial for item in undecided):
-        of_trial = [item for item in undecided if item.claim.trial == trial]
-        missing = {run for item in of_trial for run in item.missing}
-        hours = sum(run.share for run in missing) * of_trial[0].hours_of_a_run
-        command = f"`{trial.command}`"
-        if all(run.seed not in trial.pilot for run in missing):
-            command = "done; [its pairs](trials.md#what-goes-on)" if trial.plan else f"done: {command}"
-        rows.append(
-            [command, trial.about or "-", str(len(of_trial)), counted(len(missing), "run"), f"{hours:.1f}"]
-        )  # fmt: skip
-    about = (
-        "The command makes the pilot of a trial. [Their page](trials.md#what-goes-on) has the pairs. Hours are those "
-        "of one core; of a pilot in rungs only the next rung counts. Claims that are undecided and lack no run are "
-        "not here: their trials are over, and seeds that are added after a look at the result would make wrong "
+        "trials that are decided already stand above and are counted; those here are not. [What goes "
+        "on](trials.md#what-goes-on) has the commands of the runs that they lack. Other claims that are undecided "
+        "lack no run: their trials are over, and seeds that are added after a look at the result would make wrong "
         "verdicts more frequent than the rule says."
     )
-    head = ["pilot", "choice", "claims", "what is missing", "hours"]
-    return ["## What unfinished trials lack", _filled(about), _markdown_rows(head, rows)]
-
-
-def _unique(items: Iterable) -> list:
-    items_once: list = []
-    for item in items:
-        if item not in items_once:
-            items_once.append(item)
-    return items_once
+    return ["## Trials that are planned, or have begun", _filled(about), table]
 
 
 def _rule() -> list[str]:

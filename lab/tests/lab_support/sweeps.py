@@ -10,7 +10,7 @@ from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, Claim, Trial, U
 from layernorm_lab.runs.folder import Run, find_runs
 
 RATES = (0.001, 0.002, 0.004)
-TRIAL = Trial({"units": 3}, RATES, updates=30, paper=3000, hours=2.0)
+TRIAL = Trial({"units": 3}, RATES, updates=30, paper=3000)
 LOSS = Claim(
     "It ends lower.", "7", Arm("layer"), Arm("none"), Value("test", "the loss", chosen=Value("valid", "loss")), TRIAL
 )

@@ -12,7 +12,6 @@ import pytest
 from lab_support.command import one_line, refused
 from lab_support.runs import write_digits
 from layernorm_lab import catalogue, claims, cli
-from layernorm_lab.cli.options import parse_run
 from layernorm_lab.errors import RunError
 from layernorm_lab.report import judge, summary
 from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, decide
@@ -41,11 +40,10 @@ def test_a_summary_decides_as_the_runs_do_and_is_refused_when_changed(tmp_path):
     path = tmp_path / "summary.json"
     summary.write_summary(path, runs)
     options = {"batch_size": 128}
-    trial = judge.Trial(options, (0.001, 0.002), updates=30, paper=300, hours=1.0)
+    trial = judge.Trial(options, (0.001, 0.002), updates=30, paper=300)
     claim = judge.Claim("It.", "7", judge.Arm("layer"), judge.Arm("none"), judge.Value("test_error", "error"), trial)
     from_runs, from_summary = decide([claim], runs), decide([claim], summary.read_summary(path))
     assert from_runs == from_summary
-    assert from_runs[0].seconds
     summary.write_summary(tmp_path / "again.json", summary.read_summary(path))
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
     packed = tmp_path / "packed.json.gz"
@@ -212,20 +210,7 @@ def test_a_claim_fits_its_experiment(name, claim):
         assert len(claim.trial.rates) >= 4
         assert all(high / low == pytest.approx(2) for low, high in itertools.pairwise(claim.trial.rates))
     assert claim.trial.updates <= claim.trial.paper
-    program, command, run, *words = claim.trial.command.split()
-    assert (program, command, run) == ("layernorm", "run", name)
-    configs = parse_run(catalogue.find_experiment(name), words).configs
-    plan = claim.trial.plan
-    options = {**claim.trial.options, **(plan.rungs[0].options if plan else {})}
-    made = {
-        (config.norm, config.learning_rate, config.seed, getattr(config, "gain_init", 1.0))
-        for config in configs
-        if all(getattr(config, option) == value for option, value in options.items())
-    }
-    for arm in claim.arms:
-        gain = arm.options.get("gain_init", 1.0)
-        assert {(arm.norm, rate, seed, gain) for rate in claim.trial.rates for seed in claim.trial.pilot} <= made
-    if plan:
+    if plan := claim.trial.plan:
         assert len(plan.looks) in LEVELS
         assert len(plan.seeds) == plan.looks[-1]
         assert not set(plan.seeds) & set(claim.trial.pilot)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -57,11 +56,6 @@ class Arm:
         if self.gain != 1.0:
             gain = f" with the start {self.gain}" if isinstance(self.gain, str) else f" with gain {self.gain:g}"
         return NORMS[self.norm] + gain + ", exact statistics" * bool(self.prefix)
-
-    @property
-    def trained(self) -> str:
-        """The name of its runs, which are evaluated with running and with exact statistics: one run serves both."""
-        return dataclasses.replace(self, prefix="").name
 
     @property
     def spoken(self) -> str:

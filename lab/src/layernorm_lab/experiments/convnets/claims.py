@@ -13,15 +13,14 @@ LAPTOP = Config(
 """The options of the laptop preset and of the trials."""
 
 SHORT = Trial(
-    shared(LAPTOP), (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2), updates=800, paper=90_000, whose="the public code's", hours=0.03,
-    command="layernorm run convnets", about="8 epochs of 10,000 images instead of 40 of 45,000",
+    shared(LAPTOP), (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2), updates=800, paper=90_000, whose="the public code's",
+    about="8 epochs of 10,000 images instead of 40 of 45,000",
 )  # fmt: skip
 SHARED = dataclasses.replace(SHORT, about=f"layer norm with a gain and a bias for each channel, {SHORT.about}")
 
 WHOLE = Trial(
     shared(dataclasses.replace(LAPTOP, epochs=40, train_cases=0, evaluate_cases=5000)), SHORT.rates, updates=18_000,
-    paper=90_000, whose="the public code's", hours=0.5,
-    command="layernorm run convnets --norm none layer batch --epochs 5 --train-cases 0 --evaluate-cases 5000",
+    paper=90_000, whose="the public code's",
     plan=Plan((Rung({"epochs": 5}),), seeds=tuple(range(20, 25)), looks=(5,)),
 )  # fmt: skip
 """Trial 6 of docs/results/trials.md, written before its runs."""

@@ -18,8 +18,7 @@ SHORT = "2 epochs instead of 60"
 
 def _trial(deviation: float, about: str) -> Trial:
     rates = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
-    command = "layernorm run draw" + (f" --deviation {deviation:g}" if deviation else "")
-    return Trial(shared(laptop(deviation)), rates, updates=782, paper=78_200, hours=0.04, command=command, about=about)
+    return Trial(shared(laptop(deviation)), rates, updates=782, paper=78_200, about=about)
 
 
 TRIALS = {
@@ -40,8 +39,6 @@ WHOLE = Trial(
     TRIALS[0.0].rates,
     updates=23_460,
     paper=78_200,
-    hours=1.0,
-    command="layernorm run draw --epochs 10 --evaluate-every 196 --decay 0.3",
     plan=_WHOLE,
 )
 BY_PAIRS = dataclasses.replace(WHOLE, plan=dataclasses.replace(_WHOLE, tried={"layer": (2e-3,), "none": (2e-3, 4e-3)}))
@@ -52,8 +49,6 @@ SOURCE = Trial(
     TRIALS[0.0].rates,
     updates=782,
     paper=78_200,
-    hours=0.04,
-    command="layernorm run draw --initial source",
     about=f"the initial weights of the authors' cell, {SHORT}",
     plan=Plan(seeds=tuple(range(20, 30))),
 )

@@ -20,8 +20,6 @@ LARGE = Trial(
     (6.25e-5, 1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
     updates=2150,
     paper=25_800,
-    hours=0.02,
-    command="layernorm run mnist",
     about="5 epochs instead of 60",
 )
 SMALL = Trial(
@@ -29,9 +27,6 @@ SMALL = Trial(
     (3.125e-5, 6.25e-5, 1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3),
     updates=13_750,
     paper=825_000,
-    hours=0.05,
-    command="layernorm run mnist --batch-size 4 --epochs 1 --norm none layer batch "
-    "--learning-rate 3.125e-5 6.25e-5 1.25e-4 2.5e-4 5e-4 1e-3 2e-3",
 )
 
 HIDDEN_SMALL = Trial(
@@ -39,8 +34,6 @@ HIDDEN_SMALL = Trial(
     SMALL.rates,
     updates=SMALL.updates,
     paper=SMALL.paper,
-    hours=0.08,
-    command=SMALL.command.replace("none layer batch", "layer batch-hidden"),
     about="batch norm on the hidden layers only",
     plan=Plan(seeds=tuple(range(20, 28)), looks=(5, 8)),
 )
@@ -54,8 +47,6 @@ WHOLE = Trial(
     LARGE.rates,
     updates=25_800,
     paper=25_800,
-    hours=0.2,
-    command=LARGE.command,
     plan=_WHOLE,
 )
 """Trial 4 of docs/results/trials.md, written before its runs: all of the paper's 60 epochs."""
@@ -72,8 +63,6 @@ SMALL_WHOLE = Trial(
     (1.5625e-5, *SMALL.rates),
     updates=825_000,
     paper=825_000,
-    hours=2.1,
-    command=SMALL.command.replace("none layer batch", "layer batch").replace("3.125e-5", "1.5625e-5 3.125e-5"),
     plan=Plan((Rung({"epochs": 1}, keep=2), Rung({"epochs": 6})), seeds=(20, 21, 22), looks=(3,)),
 )
 """Trial 8 of docs/results/trials.md, written before its runs."""

@@ -28,8 +28,6 @@ TRIAL = Trial(
     (1e-3, 2e-3, 4e-3, 8e-3),
     updates=1150,
     paper=88_500,
-    hours=0.035,
-    command="layernorm run order-embeddings",
     about="25 epochs instead of 100",
 )
 
@@ -39,8 +37,6 @@ CONVERGED = Trial(
     (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
     updates=4600,
     paper=88_500,
-    hours=0.22,
-    command="layernorm run order-embeddings --learning-rate 5e-4 1e-3 2e-3 4e-3 8e-3 1.6e-2",
     plan=Plan(_RUNGS, seeds=tuple(range(20, 28)), looks=(5, 8)),
 )
 """Trial 1 of docs/results/trials.md, written before its runs."""

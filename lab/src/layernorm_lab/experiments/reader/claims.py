@@ -20,12 +20,10 @@ def laptop(initial: Literal["source", "torch"] = "source") -> Config:
 
 def _trial(initial: Literal["source", "torch"], about: str) -> Trial:
     options = shared(laptop(initial), "gain_init")
-    command = "layernorm run reader --gain-init 1"
     rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
     if initial == "torch":  # layer norm is first at 0.016
-        command += " --initial torch --learning-rate 1e-3 2e-3 4e-3 8e-3 1.6e-2 3.2e-2"
         rates = (*rates, 1.6e-2, 3.2e-2)
-    return Trial(options, rates, updates=5000, paper=500_000, hours=0.04, command=command, about=about)
+    return Trial(options, rates, updates=5000, paper=500_000, about=about)
 
 
 MAIN = _trial("source", "")
@@ -36,9 +34,6 @@ READING = Trial(
     (5e-4, 1e-3, 2e-3, 4e-3),
     updates=30_000,
     paper=500_000,
-    hours=0.25,
-    command="layernorm run reader --gain-init 1 --initial torch --forget-bias 2 --dropout 0 "
-    "--learning-rate 5e-4 1e-3 2e-3 4e-3 --seeds 0 1 2",
     about="settings that read: torch's initial weights, a forget bias of 2, no dropout",
     plan=Plan((Rung({"updates": 5000}),)),
     pilot=(0, 1, 2),

@@ -16,8 +16,6 @@ TRIAL = Trial(
     (5e-4, 1e-3, 2e-3, 4e-3),
     updates=800,
     paper=1_000_000,
-    hours=0.1,
-    command="layernorm run skip-thoughts",
 )
 
 GOAL = 3.85

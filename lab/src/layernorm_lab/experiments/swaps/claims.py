@@ -194,8 +194,8 @@ def claims_of(task: TaskName, of: Round) -> dict[str, tuple[Claim, ...]]:
     """Makes a round's claims about a task, by arms, each over every arm that it is compared with. Arms that are one
     there share claims."""
     program = PROGRAMS[task]
-    options, command = {"task": task, "updates": 0, "decay": 0.0}, f"layernorm run swaps --task {task}"
-    trial = Trial(options, of.rates, program.updates, program.updates, 0.01, command, pilot=of.pilot, closed=of.closed)
+    options = {"task": task, "updates": 0, "decay": 0.0}
+    trial = Trial(options, of.rates, program.updates, program.updates, pilot=of.pilot, closed=of.closed)
     return {
         item.name: tuple(
             Claim(f"{item.name} over {name} on {task}", "ours", item.arm(task), baseline, measure(program), trial)

@@ -19,9 +19,6 @@ SEEDS = 5
 TRIAL_SEEDS = tuple(range(10, 10 + SEEDS))
 """The seeds of a trial as it is planned by the earlier rule."""
 
-LENGTHS = ("epochs", "updates")
-"""The options that say how long a run is."""
-
 LEVELS = {1: (0.05,), 2: (0.02, 0.03)}
 """The levels of a trial's looks, by their number."""
 
@@ -71,8 +68,6 @@ class Trial:
             is not chosen by a pilot.
         updates, paper: the updates of a run, and of the paper's runs.
         whose: whose number of updates ``paper`` is, where the paper names none.
-        hours: an estimate of the hours that a run takes on one core, until there are runs.
-        command: the command of its pilot; with other seeds and rates, that of its runs.
         about: the choice by which this trial differs from the main one, for a table of sensitivity; empty for the main
             one.
         note: what the table says after "no pair yet", such as that shorter runs exist; may be empty.
@@ -85,8 +80,6 @@ class Trial:
     rates: tuple[float, ...]
     updates: int
     paper: int
-    hours: float
-    command: str = ""
     about: str = ""
     note: str = ""
     plan: Plan | None = None
@@ -98,10 +91,6 @@ class Trial:
         """Returns the finished runs of an arm, in float32; those of a rung if its options are given."""
         wanted = {"precision": "float32", **self.options, **(options or {})}
         return [run for run in runs if run.done and arm.has(run) and has(run, wanted)]
-
-    def share(self, rung: Rung) -> float:
-        """Returns the share of a trial's updates that a rung's runs have."""
-        return min((rung.options[name] / self.options[name] for name in LENGTHS if name in rung.options), default=1.0)
 
     @property
     def of_the_paper(self) -> str:

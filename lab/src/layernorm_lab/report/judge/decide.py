@@ -1,4 +1,4 @@
-"""From runs to rulings, and to the lines of a report: pairs, looks, and the runs that are missing."""
+"""From runs to rulings, and to the lines of a report: pairs, looks, and what is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...runs.folder import Run
 from ..arms import RATE, Arm
 from .claim import LEVELS, SEEDS, Claim
 from .measure import Robustness
-from .pilot import Missing, Pilot, Places, by_place, choose, ended_early, goals, kept, scores
+from .pilot import Pilot, Places, by_place, choose, ended_early, goals, kept, scores
 from .ruling import LEVEL, UNDECIDED, VERDICTS, Ruling, capital, counted
 
 _VERDICTS = (
@@ -74,44 +74,32 @@ def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     of_arms, faults = _of_arms(claim, runs)
     pilots = [choose(claim, arm, runs) for arm in claim.arms]
     lacking = [*faults, *filter(None, [claim.measure.open()]), *(text for pilot in pilots for text in pilot.lacking)]
-    missing = {run for pilot in pilots for run in pilot.missing}
     measures = goals(claim, pilots[1].rate, runs) if pilots[1].chosen and pilots[1].rate and not lacking else ()
     if measures:
         claim = dataclasses.replace(claim, measure=measures[1])
-    ruling = _paired(claim, of_arms, pilots, lacking, missing)
-    others = [_paired(dataclasses.replace(claim, measure=item), of_arms, pilots, lacking, missing)
+    ruling = _paired(claim, of_arms, pilots, lacking)
+    others = [_paired(dataclasses.replace(claim, measure=item), of_arms, pilots, lacking)
               for item in measures[::2]]  # fmt: skip
     check = None if lacking or not claim.measure.known else _check(claim, of_arms, pilots)
     return dataclasses.replace(ruling, others=tuple(others), check=check)
 
 
-def _paired(
-    claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot], lacking: Sequence[str], missing: Iterable[Missing]
-) -> Ruling:
+def _paired(claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot], lacking: Sequence[str]) -> Ruling:
     """Pairs the values of both arms for each seed that counts and that they share at their rates."""
     measure, trial = claim.measure, claim.trial
     first, second = (pilot.rate for pilot in pilots)
-    lacking, missing = [*lacking], {*missing}
     sides = [{seed: run for (rate, seed), run in places.items() if rate == best and trial.pairs_with(seed)}
              for places, best in zip(of_arms, (first, second), strict=True)]  # fmt: skip
     pairs, lost = _pairs(claim, sides) if measure.known else ({}, {})
-    lacking += lost.values()
+    lacking = [*lacking, *lost.values()]
     made = sides[0].keys() & sides[1].keys()
-    count = next((look for look in claim.looks if look > len(made)), 0)
     if len(made) < claim.looks[0]:
-        lacking.append(f"{count - len(made)} of {count} paired seeds")
+        lacking.append(f"{claim.looks[0] - len(made)} of {claim.looks[0]} paired seeds")
     elif not measure.known:
         lacking.append(f"a run of {claim.behind.name} that gives a goal")
-    if count and not lost:  # more pairs would not decide where one has no number
-        fresh = [seed for seed in trial.seeds if seed not in (*made, *trial.pilot)][: count - len(made)]
-        for arm, rate, side in zip(claim.arms, (first, second), sides, strict=True):
-            best = f"best in {measure.chooses.name if trial.plan else measure.name}"
-            missing |= {Missing(arm.trained, best if rate is None else f"{rate:g}", seed) for seed in fresh
-                        if seed not in side and (rate is not None or arm.norm not in trial.tried)}  # fmt: skip
-    seconds = _seconds(run for places in of_arms for run in places.values())
     values = {seed: (pair[0][0], pair[1][0]) for seed, pair in pairs.items()}
     flags = {seed: (pair[0][1], pair[1][1]) for seed, pair in pairs.items()}
-    return Ruling(claim, (first, second), values, tuple(lacking), frozenset(missing), seconds, lost, flags)
+    return Ruling(claim, (first, second), values, tuple(lacking), all(pilot.chosen for pilot in pilots), lost, flags)
 
 
 Pair = tuple[tuple[float, str], tuple[float, str]]
@@ -154,7 +142,7 @@ def _check(claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot]) -> 
             pairs |= _pairs(claim, [{seed: run} for run in found if run])[0]
     values = {seed: (pair[0][0], pair[1][0]) for seed, pair in pairs.items()}
     flags = {seed: (pair[0][1], pair[1][1]) for seed, pair in pairs.items()}
-    return Ruling(claim, (None, None), values, (), frozenset(), None, {}, flags) if len(values) > 1 else None
+    return Ruling(claim, (None, None), values, (), False, {}, flags) if len(values) > 1 else None
 
 
 def _chosen(claim: Claim, arm: Arm, places: Places, grid: Sequence[float], seeds: Sequence[int]) -> float:
@@ -184,15 +172,9 @@ def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
                     for text in ended_early(arm, measure, line, trial.updates)]  # fmt: skip
         first, second = (_area(claim, arm, line, worst) for arm, line in zip(claim.arms, lines, strict=True))
         pairs[seed] = (first, second)
-    missing: set[Missing] = set()
     if len(pairs) < SEEDS:
         lacking.append(f"{SEEDS - len(pairs)} of {SEEDS} seeds with all rates")
-        nearest = sorted(made, key=lambda seed: (-made[seed], seed))[:SEEDS]
-        for arm, places in zip(claim.arms, of_arms, strict=True):
-            missing |= {Missing(arm.trained, f"{rate:g}", seed) for rate in rates for seed in nearest
-                        if (rate, seed) not in places}  # fmt: skip
-    seconds = _seconds(run for _, run in begun)
-    return Ruling(claim, (None, None), pairs, tuple(lacking), frozenset(missing), seconds)
+    return Ruling(claim, (None, None), pairs, tuple(lacking))
 
 
 def _lost(measure: Robustness, arm: Arm, run: Run, first: bool = False) -> bool:
@@ -223,7 +205,7 @@ def _looked_at(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
             break
         found = _with_level(ruling.after(count), [other.after(count) for other in family], level)
         if found.verdict != UNDECIDED:
-            return dataclasses.replace(found, missing=frozenset())
+            return found
     return dataclasses.replace(found, lacking=ruling.lacking)
 
 
@@ -258,8 +240,3 @@ def _of_arms(claim: Claim, runs: Sequence[Run]) -> tuple[list[Places], list[str]
     if count > 1:
         lacking.append(f"one data set: the runs were made on {count}")
     return of_arms, lacking
-
-
-def _seconds(runs: Iterable[Run]) -> float | None:
-    seconds = [run.records[-1]["seconds"] for run in runs if run.records]
-    return statistics.median(seconds) if seconds else None

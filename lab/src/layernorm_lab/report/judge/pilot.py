@@ -9,31 +9,20 @@ from typing import Any, NamedTuple
 
 from ...runs.folder import Run
 from ..arms import RATE, Arm
-from .claim import WHOLE, Claim, Plan, Rung, Trial
+from .claim import Claim, Plan
 from .measure import SHARES, Measure, UpdatesToGoal
 
 Places = Mapping[tuple[float, int], Run]
 """An arm's runs by learning rate and seed."""
 
 
-class Missing(NamedTuple):
-    """A run that must be made: the arm, its rate or what its rate is best for, the seed, and which share of the
-    trial's updates it has."""
-
-    arm: str
-    rate: str
-    seed: int
-    share: float = 1.0
-
-
 class Pilot(NamedTuple):
-    """An arm's rate, whether its pilot chose it, what a verdict lacks in words, the runs that must be made, and the
-    rates of the last rung. Without a whole pilot the rate is the only one of the arm's other runs, or None."""
+    """An arm's rate, whether its pilot chose it, what a verdict lacks in words, and the rates of the last rung. Without
+    a whole pilot the rate is the only one of the arm's other runs, or None."""
 
     rate: float | None
     chosen: bool = True
     lacking: Sequence[str] = ()
-    missing: Iterable[Missing] = ()
     rates: Sequence[float] = ()
 
 
@@ -64,17 +53,15 @@ def choose(claim: Claim, arm: Arm, runs: Sequence[Run]) -> Pilot:
     rates = tried = grid
     for place, rung in enumerate(plan.rungs):
         places = by_place(claim, arm, runs, rung.options)[0]
-        absent = _absent(claim.trial, arm, rates, places, rung)
-        if absent:
-            where = f" of rung {place + 1}" if len(plan.rungs) > 1 else ""
-            count = f"{len(absent)} of {len(rates) * len(claim.trial.pilot)}"
-            return Pilot(None, False, [f"{count} pilot runs{where} with {arm.name}"], absent)
+        where = f" of rung {place + 1}" if len(plan.rungs) > 1 else ""
+        if lacking := _absent(f"pilot runs{where} with {arm.name}", places, rates, claim.trial.pilot):
+            return Pilot(None, False, lacking)
         points = scores(claim.measure.chooses, arm, places, rates, claim.trial.pilot)
         lacking, best = _faults(claim, arm, points, places), min(rates, key=lambda rate: points[rate])
         if lacking:
             return Pilot(None, False, lacking)
         if best in (grid[0], grid[-1]):
-            return _beyond(claim, arm, best, plan.rungs[0])
+            return _beyond(claim, arm, best)
         tried, rates = rates, kept(points, rung.keep)
     return Pilot(rates[0], rates=tried)
 
@@ -113,10 +100,10 @@ def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[UpdatesToGoal
     return tuple(measure.with_goal(share, curves) for share in SHARES) if curves else ()
 
 
-def _absent(trial: Trial, arm: Arm, rates: Sequence[float], places: Places, rung: Rung = WHOLE) -> list[Missing]:
-    """Lists the pilot's runs that must be made for an arm."""
-    absent = [(rate, seed) for rate in rates for seed in trial.pilot if (rate, seed) not in places]
-    return [Missing(arm.trained, f"{rate:g}", seed, trial.share(rung)) for rate, seed in absent]
+def _absent(what: str, places: Places, rates: Sequence[float], seeds: Sequence[int]) -> list[str]:
+    """Counts the runs that are not there, in words; empty if all are."""
+    absent = sum((rate, seed) not in places for rate in rates for seed in seeds)
+    return [f"{absent} of {len(rates) * len(seeds)} {what}"] if absent else []
 
 
 def _faults(claim: Claim, arm: Arm, points: Mapping[float, float], places: Places) -> list[str]:
@@ -148,10 +135,8 @@ def _by_the_pairs(claim: Claim, arm: Arm, plan: Plan, places: Places) -> Pilot:
     rates = plan.tried[arm.norm]
     if len(rates) == 1:  # nothing to choose
         return Pilot(rates[0], rates=rates)
-    absent = [(rate, seed) for rate in rates for seed in plan.seeds if (rate, seed) not in places]
-    if absent:
-        missing = [Missing(arm.trained, f"{rate:g}", seed) for rate, seed in absent]
-        return Pilot(None, False, [f"{len(absent)} of {len(rates) * len(plan.seeds)} runs of {arm.name}"], missing)
+    if lacking := _absent(f"runs of {arm.name}", places, rates, plan.seeds):
+        return Pilot(None, False, lacking)
     points = scores(claim.measure.chooses, arm, places, rates, plan.seeds)
     used = [places[rate, seed] for rate in rates for seed in plan.seeds]
     if lacking := ended_early(arm, claim.measure.chooses, used, claim.trial.updates):
@@ -159,23 +144,20 @@ def _by_the_pairs(claim: Claim, arm: Arm, plan: Plan, places: Places) -> Pilot:
     return Pilot(min(rates, key=lambda rate: (points[rate], rate)), rates=rates)
 
 
-def _beyond(claim: Claim, arm: Arm, best: float, rung: Rung = WHOLE) -> Pilot:
+def _beyond(claim: Claim, arm: Arm, best: float) -> Pilot:
     """An arm whose best rate is an end of its grid needs a wider one, as all arms then do."""
-    grid, share = claim.trial.rates, claim.trial.share(rung)
-    edge, beyond = ("lowest", best**2 / grid[1]) if best == grid[0] else ("highest", best**2 / grid[-2])
-    lacking = [f"a rate inside the grid: {arm.name} is best at the {edge}, {best:g}"]
-    missing = [Missing(item.trained, f"{beyond:g}", seed, share) for item in claim.arms for seed in claim.trial.pilot]
-    return Pilot(best, True, lacking, missing, grid)
+    grid = claim.trial.rates
+    edge = "lowest" if best == grid[0] else "highest"
+    return Pilot(best, True, [f"a rate inside the grid: {arm.name} is best at the {edge}, {best:g}"], grid)
 
 
 def _by_the_earlier_rule(claim: Claim, arm: Arm, places: Places) -> Pilot:
     """Chooses the rate with the best score."""
     grid, seeds = claim.trial.rates, claim.trial.pilot
-    absent = _absent(claim.trial, arm, grid, places)
-    if absent or claim.measure.open():
-        lacking = [f"{len(absent)} of {len(grid) * len(seeds)} pilot runs with {arm.name}"] if absent else []
+    lacking = _absent(f"pilot runs with {arm.name}", places, grid, seeds)
+    if lacking or claim.measure.open():
         others = {rate for rate, seed in places if seed not in seeds}
-        return Pilot(others.pop() if len(others) == 1 else None, False, lacking, absent)
+        return Pilot(others.pop() if len(others) == 1 else None, False, lacking)
     points = scores(claim.measure.chooses, arm, places, grid, seeds)
     if lacking := _faults(claim, arm, points, places):
         return Pilot(None, False, lacking)

@@ -12,7 +12,6 @@ from typing import Any
 
 from .claim import SEEDS, Claim
 from .measure import goal_text
-from .pilot import Missing
 
 LEVEL = 0.05
 """The chance that a trial whose arms do not differ gives one of its claims the verdict *ahead* or *behind*."""
@@ -32,8 +31,7 @@ class Ruling:
         rates: the two arms' learning rates, as the pilot chose them; None: all rates of the grid, or not chosen yet.
         pairs: for each seed the two arms' values, of which lower is better.
         lacking: what a verdict lacks, in words.
-        missing: the runs that must be made.
-        seconds: the time of a run, where there are runs.
+        chosen: whether the pilots chose the rates.
         lost: for each seed that has runs of both arms and no pair, what is lacking.
         flags: for each seed why the two arms' values are bounds (`Measure.flag`).
         used: the number of seeds at the look that decides, the first ones that have runs of both arms; None: all.
@@ -49,8 +47,7 @@ class Ruling:
     rates: tuple[float | None, float | None]
     pairs: Mapping[int, tuple[float, float]]
     lacking: tuple[str, ...]
-    missing: frozenset[Missing]
-    seconds: float | None
+    chosen: bool = False
     lost: Mapping[int, str] = field(default_factory=dict)
     flags: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     used: int | None = None
@@ -143,6 +140,12 @@ class Ruling:
         return UNDECIDED
 
     @property
+    def open(self) -> bool:
+        """Whether runs that are not made yet would decide."""
+        more = bool(self.lacking) or len(self.made) < self.claim.looks[-1]
+        return self.verdict == UNDECIDED and more and not self.lost
+
+    @property
     def reason(self) -> str:
         """Why the verdict is *undecided*, in words that follow "as"; empty for any other verdict."""
         if self.verdict != UNDECIDED:
@@ -230,8 +233,8 @@ class Ruling:
         """The runs that were compared, in words."""
         trial = self.claim.trial
         chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
-        if self.seconds is None:
-            runs = f"the pilot alone, rates {chosen}" if any(self.rates) else "no pair yet"
+        if not self.made:
+            runs = f"no pair yet, rates {chosen}" if any(self.rates) else "no pair yet"
             return f"{runs}{trial.note and '; '}{trial.note}"
         share = f"{trial.updates} updates ({trial.of_the_paper})"
         seeds = counted(len(self.seeds), "seed")
@@ -243,13 +246,8 @@ class Ruling:
             of = self.named([" and ".join(f"{rate:g}" for rate in some) for some in rates])
             some_choice = f", chosen by the pairs from {of}" if max(map(len, rates)) > 1 else ""
             return f"{seeds}, rates {chosen}{some_choice}; {share}"
-        whole = count > 1 and not any(run.seed in trial.pilot for run in self.missing)
-        return f"{seeds}, rates {chosen}{f', each chosen from {count}' if whole else ''}; {share}"
-
-    @property
-    def hours_of_a_run(self) -> float:
-        """The hours that a run takes on one core."""
-        return self.claim.trial.hours if self.seconds is None else self.seconds / 3600
+        from_grid = f", each chosen from {count}" if self.chosen and count > 1 else ""
+        return f"{seeds}, rates {chosen}{from_grid}; {share}"
 
     @property
     def compared(self) -> str:
