@@ -192,7 +192,9 @@ def cells(options: Any) -> list[Row]:
     for threads in timing.tables(options):
         print(f"\n{threads} thread(s)\n\n| cell | units | rows | inference | | training | |")
         print("|---|--:|--:|--:|--:|--:|--:|")
-        for make, units, B in itertools.product((nn.LSTMCell, nn.GRUCell), (64, 128, 256, 512, 1024), (16, 64, 256)):
+        for make, units, B in itertools.product(
+            (nn.LSTMCell, nn.GRUCell), (64, 128, 256, 512, 1024), (8, 16, 32, 64, 256)
+        ):
             theirs, x = make(units, units), torch.randn(B, units)
             ours, given = ln.accelerate(copy.deepcopy(theirs)), x.clone().requires_grad_()
             row: Row = {"threads": threads, "cell": make.__name__, "units": units, "rows": B}

@@ -559,8 +559,7 @@ def test_the_class_of_an_accelerated_module_makes_another():
 
 @pytest.fixture
 def intel(monkeypatch):
-    """As on a processor of Intel's with AVX-512."""
-    monkeypatch.setattr(torchs_faster, "_has_avx512", lambda: True)
+    """As on a processor of Intel's."""
     monkeypatch.setattr(torchs_faster, "_has_slow_products", lambda: False)
 
 
@@ -568,9 +567,11 @@ def intel(monkeypatch):
     ("make", "rows", "units", "in_training", "in_inference"),
     [
         (torch.nn.RNNCell, 1, H, True, True),
-        (torch.nn.LSTMCell, 31, 256, False, False),
-        (torch.nn.LSTMCell, 32, 256, True, True),
-        (torch.nn.GRUCell, 64, 128, True, False),
+        (torch.nn.LSTMCell, 15, 256, False, False),
+        (torch.nn.LSTMCell, 16, 128, True, False),
+        (torch.nn.LSTMCell, 24, 192, True, True),
+        (torch.nn.GRUCell, 31, 64, False, False),
+        (torch.nn.GRUCell, 64, 64, True, False),
     ],
 )
 def test_the_rule_of_cells(intel, make, rows, units, in_training, in_inference):

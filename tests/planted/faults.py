@@ -295,8 +295,8 @@ FAULTS = [
     # --- accelerate ---
     Fault(
         "accelerate-torchs-own-for-few-rows",
-        "if rows * units < LEAST_TRAINED or",
-        "if",
+        "if rows < TRAINED[0] or units",
+        "if units",
         "test_accelerate.py rule",
     ),
     Fault(

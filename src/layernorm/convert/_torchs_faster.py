@@ -17,8 +17,8 @@ from torch import Tensor
 from .. import backends
 from ..functional._bind import is_eager
 
-LEAST_TRAINED, LEAST = 8_192, (32, 256)
-"""Numbers in the state of a cell from which on torch's is faster in training; rows and units in inference."""
+TRAINED, INFERRED = (16, 64, 2_048), (24, 192)
+"""Rows, units, and numbers in the state of a cell from which on torch's is faster in training; those in inference."""
 
 
 def faster_rnn_cell(cell: Any, input: Any) -> bool:
@@ -31,9 +31,11 @@ def faster_cell(cell: Any, input: Any) -> bool:
     if type(input) is not Tensor or input.dim() != 2:
         return False
     rows, units = input.shape[0], cell.hidden_size
-    if rows * units < LEAST_TRAINED or not _is_plain(cell, input, cell.parameters()) or _has_slow_products():
+    if rows < TRAINED[0] or units < TRAINED[1] or rows * units < TRAINED[2]:
         return False
-    return _trains(cell, input) or (rows >= LEAST[0] and units >= LEAST[1] and _has_avx512())
+    if _has_slow_products() or not _is_plain(cell, input, cell.parameters()):
+        return False
+    return _trains(cell, input) or (rows >= INFERRED[0] and units >= INFERRED[1])
 
 
 RULES = {
@@ -58,13 +60,8 @@ def _trains(module: Any, input: Tensor) -> bool:
 
 
 @functools.cache
-def _has_avx512() -> bool:
-    """Says whether layernorm's engine is the CPU engine with a set of AVX-512."""
-    found = backends.preferred(backends.Kind("recurrent", backends.CPU, torch.float32)).engine
-    return getattr(found, "ISA", None) in ("avx512", "avx512bf16", "amx")
-
-
-@functools.cache
 def _has_slow_products() -> bool:
     """Says whether torch's library for products uses half of the CPU: MKL has AVX-512 only for Intel's own."""
-    return _has_avx512() and "AMD" in torch.cpu.get_capabilities().get("cpu_name", "")
+    found = backends.preferred(backends.Kind("recurrent", backends.CPU, torch.float32)).engine
+    has_avx512 = getattr(found, "ISA", None) in ("avx512", "avx512bf16", "amx")
+    return has_avx512 and "AMD" in torch.cpu.get_capabilities().get("cpu_name", "")
