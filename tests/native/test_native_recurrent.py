@@ -51,7 +51,7 @@ def compare(recurrence, T, B, I, H, P, reverse, lengths, reset, kind=0):  # noqa
             assert error < CLOSE, (name, error)
 
 
-# The backward packs the weights for more than 32 rows in a call, the forward for more than 8.
+# Of so few units the forward packs the weights for more than 8 rows in a call, the backward for more than 24 or 32.
 SHAPES = [(11, 3, 4, 6, 3), (5, 7, 3, 17, 5), (3, 1, 2, 1, 1), (7, 5, 40, 33, 16), (3, 13, 5, 16, 7), (0, 2, 3, 4, 2)]
 SHAPES += [(3, 0, 2, 5, 2), (9, 1, 1, 31, 9), (3, 11, 0, 3, 2)]
 SHAPES += [(1, 2, 70, 33, 16), (2, 3, 5, 13, 5), (4, 2, 0, 9, 3)]  # few rows: the weights are not packed
@@ -73,6 +73,13 @@ def test_every_formula_with_what_happens_between_steps(network, share, instructi
     found = enumerate(list(every_formula(network, SHAPES))[:: 3 if network == "LSTM" else 2])
     for k, (recurrence, (*sizes, reverse, lengths, reset)) in share(found, instruction_set):
         compare(recurrence, *sizes, reverse, lengths, reset or k % 3 > 0, kind=1 + k % 15)
+
+
+@pytest.mark.parametrize(("T", "B"), [(1, 32), (8, 4), (4, 7), (9, 2), (1, 33)])
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_few_rows_of_many_units(network, T, B):
+    """The forward packs the weights for more than 32 rows in a call, over more than 8 steps for more than 16."""
+    compare(Recurrence(network, PRESETS["paper"][network]), T, B, 131, 133, 133, False, True, True)
 
 
 @pytest.mark.parametrize("formula", [PLAIN, PRESETS["paper"]["LSTM"], PRESETS["tf1"]["LSTM"]])

@@ -32,7 +32,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     BatchNorm<T> batch_norm;
 
     BackwardPass(const Recurrent& call, ParallelFor run)
-        : S(call, run, SAME<F, Pair> && !S::ROUNDS ? 8 : 24), batch_norm(call) {
+        : S(call, run, SAME<F, Pair> && !S::ROUNDS ? 8 : call.T > FEW_STEPS ? 24 : DIRECT_ROWS), batch_norm(call) {
         Q = S::packed() ? most(B, least(S::all_lines, BACKWARD_ROWS)) : B * most(1, least(T_, BACKWARD_ROWS / most(1, B)));
     }
 

@@ -26,7 +26,10 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     ForwardPass(const Recurrent& call, ParallelFor run) : S(call, run, direct_rows(call)), batch_norm(call) {}
 
     // Where sums are short, adding up their lanes costs more than packing sooner.
-    static i64 direct_rows(const Recurrent& n) { return least(n.I, n.P) / DEPTH<F> <= 128 ? 8 : 16; }
+    static i64 direct_rows(const Recurrent& n) {
+        if (least(n.I, n.P) / DEPTH<F> <= 128) return 8;
+        return TILED<F> || n.T > FEW_STEPS ? 16 : DIRECT_ROWS;
+    }
 
     void lay(Cursor& c) {
         batch_norm.lay(c);

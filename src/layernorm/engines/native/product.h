@@ -219,6 +219,7 @@ template <class F, class E> static void interleave(F* to, const E* const* from, 
 // --- without packing: for a call that uses a matrix only a few times. A number that is read of it serves all rows ---
 
 constexpr i64 DIRECT_ROWS = 32;  // rows of the other factor, at most
+constexpr i64 FEW_STEPS = 8;     // up to so many steps all of these; over more, packing pays sooner
 constexpr int DENSE_UNITS = 4;   // rows of the matrix in a tile of `dense`
 constexpr int DENSE_ROWS = Set::REGISTERS == 32 ? 4 : 2;  // and of the other factor
 constexpr int TRANSPOSED_UNITS = 8;                       // rows of the matrix that `dense_transposed` adds up at a time
