@@ -235,9 +235,7 @@ def with_goal(claim: Any, rate: float, runs: Sequence[Run]) -> Any:
     """The claim's measure, its goal half of the way that the baseline falls: in the pilot, or, where the last rung has
     options of its own, in the seeds of the first look."""
     measure, arm, trial = claim.measure, claim.behind, claim.trial
-    if type(measure).__name__ != "UpdatesToGoal" or not measure.by_formula:
-        if getattr(measure, "goal", 0) is None:
-            raise LackError("the goal is not fixed")
+    if getattr(measure, "goal", 0) is not None:
         return measure
     whole, plan = runs_of(arm, trial, runs), trial.plan
     seeds = plan.seeds[: plan.looks[0]] if plan.rungs[-1].options else trial.pilot
@@ -260,12 +258,7 @@ def counts(trial: Any, seed: int) -> bool:
 def at_best_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
     """The differences of the paired seeds, for each whether a number is a bound, and why some have no difference."""
     trial, arms = claim.trial, (claim.ahead, claim.behind)
-    if len(trial.rates) == 1:
-        rates = [trial.rates[0]] * 2
-    else:
-        if getattr(claim.measure, "goal", 0) is None and not claim.measure.by_formula:
-            raise LackError("the goal is not fixed")
-        rates = [chosen_rate(claim, arm, runs) for arm in arms]
+    rates = [trial.rates[0] if len(trial.rates) == 1 else chosen_rate(claim, arm, runs) for arm in arms]
     measure = with_goal(claim, rates[1], runs)
     sides = [
         {seed: run for (at, seed), run in runs_of(arm, trial, runs).items() if at == rate and counts(trial, seed)}

@@ -173,13 +173,6 @@ def test_what_is_lacking_is_named_and_nothing_is_decided(runs, why):
     assert ruling.open != ("diverged" in why)  # another seed would not decide
 
 
-def test_a_goal_that_is_not_fixed_decides_nothing():
-    claim = dataclasses.replace(SPEED, measure=UpdatesToGoal("loss", "a loss"))
-    (ruling,) = decide([claim], trial(0.1, 0.3))
-    assert ruling.lacking[0] == "a goal, which the pilot gives"
-    assert ruling.pairs == {}
-
-
 def test_runs_on_another_data_set_decide_nothing():
     runs = trial(0.1, 0.3)
     runs[-1] = dataclasses.replace(runs[-1], environment={"data": {"fingerprint": "another"}, "starts": []})
@@ -476,9 +469,7 @@ def test_claims_that_these_runs_are_no_trial_of_are_one_sentence():
         "3 claims are undecided, as these runs are not their trial; `layernorm claims` says what is missing.",
         "They differ.",
     ]
-    without_goal = dataclasses.replace(
-        SPEED, measure=UpdatesToGoal("loss", "a loss"), trial=dataclasses.replace(TRIAL, about="x")
-    )
-    report = reported([LOSS, without_goal], trial(0.1, 0.3))
+    of_one_pair = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, pilot=(*PILOT_SEEDS, *TRIAL_SEEDS[1:])))
+    report = reported([LOSS, of_one_pair], trial(0.1, 0.3))
     assert len(report.verdicts) == 1
     assert report.findings[0].startswith("One claim is undecided, as these runs are not its trial; ")

@@ -1,10 +1,12 @@
 """The pages of the claims and the reports: made again from the committed summaries, and the claims as data."""
 
 import dataclasses
+import functools
 import gzip
 import itertools
 import json
 import re
+import shlex
 import shutil
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from lab_support.command import one_line, refused
 from lab_support.runs import write_digits
 from layernorm_lab import catalogue, claims, cli
+from layernorm_lab.cli.options import parse_run
 from layernorm_lab.errors import RunError
 from layernorm_lab.report import judge, summary
 from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, decide
@@ -210,6 +213,7 @@ def test_a_claim_fits_its_experiment(name, claim):
         assert len(claim.trial.rates) >= 4
         assert all(high / low == pytest.approx(2) for low, high in itertools.pairwise(claim.trial.rates))
     assert claim.trial.updates <= claim.trial.paper
+    assert claim.measure.known or (claim.trial.plan and claim.measure.chosen), "goals by formula need both"
     if plan := claim.trial.plan:
         assert len(plan.looks) in LEVELS
         assert len(plan.seeds) == plan.looks[-1]
@@ -220,3 +224,27 @@ def test_a_claim_fits_its_experiment(name, claim):
 def test_no_two_claims_have_one_name():
     names = [(name, claim.text, claim.choice) for name, claim in CLAIMS]
     assert len(set(names)) == len(names)
+
+
+def test_the_commands_of_unfinished_trials_make_runs_that_they_lack():
+    """Of a rung or of the pairs, and not stored yet."""
+    section = (RESULTS / "trials.md").read_text(encoding="utf-8").split("## What goes on")[1].split("\n## ")[0]
+    options, made, read = "", 0, functools.cache(summary.read_summary)
+    for line in re.findall(r"^ {4}(.+)$", section, re.MULTILINE):
+        if line.startswith("O="):
+            options = line.removeprefix("O=").strip('"')
+            continue
+        _, _, name, *words = shlex.split(line.replace("$O", options))
+        stored = read(RESULTS / name / "summary.json.gz")
+        trials = [(claim.trial, arm) for claim in catalogue.find_experiment(name).claims for arm in claim.arms
+                  if claim.trial.plan]  # fmt: skip
+        for config in parse_run(catalogue.find_experiment(name), words).configs:
+            run = dataclasses.replace(stored[0], config={"precision": "float32", **vars(config)}, done=True)
+            at = (config.learning_rate, config.seed)
+            of_pairs = any(trial.runs(arm, [run]) and at[1] in trial.seeds for trial, arm in trials)
+            of_pilot = any(trial.runs(arm, [run], rung.options) and at[1] in trial.pilot
+                           for trial, arm in trials for rung in trial.plan.rungs)  # fmt: skip
+            assert of_pairs or of_pilot, (line, at)
+            assert run.config not in [other.config for other in stored], f"{at} of {line} is stored"
+            made += 1
+    assert made

@@ -127,7 +127,7 @@ def test_a_best_rate_at_an_end_lacks_a_rate_inside(scores, end):
 def test_goals_are_shares_of_the_fall_of_the_baselines_pilot():
     """The baseline's pilot falls from 1.0 to 0.5, so that the goals are 0.875, 0.75 and 0.625. Straight lines from
     (10, 1.0) over (20, 0.9) to (30, 0.5) reach 0.75 at 23.75, to (30, 0.1) at 21.875."""
-    claim = dataclasses.replace(LOSS, measure=UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_formula=True))
+    claim = dataclasses.replace(LOSS, measure=UpdatesToGoal("loss", "a loss", chosen=CHOSEN))
     ruling = one(claim, [*PILOTS, *pairs(0.1 + SPREAD, 0.5 + 0 * SPREAD)])
     assert ruling.claim.measure.goal == pytest.approx(0.75)
     assert [item.claim.measure.goal for item in ruling.others] == pytest.approx([0.875, 0.625])
@@ -142,9 +142,9 @@ def test_goals_are_shares_of_the_fall_of_the_baselines_pilot():
 
 def test_goals_of_a_loss_that_falls_over_powers_of_ten_and_of_a_rising_recall():
     curves = [[-10.0, -60.0, -90.0], [-20.0, -70.0, -110.0]]  # as `values` returns a rising metric
-    rising = UpdatesToGoal("recall", "a recall", rising=True, by_formula=True).with_goal(0.25, curves)
+    rising = UpdatesToGoal("recall", "a recall", rising=True).with_goal(0.25, curves)
     assert rising.goal == pytest.approx(15 + 0.25 * 85)
-    falling, it = UpdatesToGoal("loss", "a loss", log=True, by_formula=True), run("none", 0.002, 0, 1.0, 1e-4, 2e-4)
+    falling, it = UpdatesToGoal("loss", "a loss", log=True), run("none", 0.002, 0, 1.0, 1e-4, 2e-4)
     fallen = falling.with_goal(0.5, [falling.values(it, "loss")])
     assert fallen.goal == pytest.approx(1e-2)
     assert fallen.value(it, "loss") == pytest.approx(math.log(15)), "on the line between logarithms"
@@ -165,9 +165,7 @@ def test_a_shorter_pilot_leaves_the_goals_to_the_baselines_runs_of_the_first_loo
     reached at 23.75. Seed 15 is on no list and counts nowhere. There is no check, as no pair has a rate to choose."""
     plan = dataclasses.replace(PLAN, rungs=(Rung({"epochs": 1}),), looks=(5, 10))
     trial = dataclasses.replace(TRIAL, options={"epochs": 3}, plan=plan)
-    claim = dataclasses.replace(
-        LOSS, trial=trial, measure=UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_formula=True)
-    )
+    claim = dataclasses.replace(LOSS, trial=trial, measure=UpdatesToGoal("loss", "a loss", chosen=CHOSEN))
     short = [run(item.config["norm"], item.config["learning_rate"], item.config["seed"], 1.0,
                  item.records[-1]["loss"] + 0.4, epochs=1) for item in PILOTS]  # fmt: skip
     whole = [dataclasses.replace(item, config={**item.config, "epochs": 3})
@@ -489,7 +487,7 @@ def test_the_simulated_error_is_the_level_where_the_rates_are_alike_and_more_whe
 def test_verdicts_from_a_summary_are_those_of_the_runs(tmp_path):
     """Twenty made trials with curves of up to 150 evaluations, of six digits: every ruling, numbers too."""
     generator = np.random.default_rng(0)
-    speed = UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_formula=True)
+    speed = UpdatesToGoal("loss", "a loss", chosen=CHOSEN)
     over_rates = Robustness("loss", "the mean of the best loss")
     claims = [
         LOSS,

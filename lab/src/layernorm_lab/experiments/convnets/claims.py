@@ -34,7 +34,7 @@ _ERROR = Value(
     "test_error", "test error, %", chosen=Value("valid_error", "validation error"), scale=100, digits=1, margin=1.0
 )
 _LEAST = Value("train_nll", "lowest training NLL", best=True)
-_SPEED_OF_WHOLE = UpdatesToGoal("train_nll", "a training NLL", _LEAST, by_formula=True, log=True, unit=" nats")
+_SPEED_OF_WHOLE = UpdatesToGoal("train_nll", "a training NLL", _LEAST, log=True, unit=" nats")
 _ERROR_OF_WHOLE = Summed(
     "test_error", "test error, all images, %", _ERROR.chosen, scale=100, digits=1, margin=1.0, names=("all_test_error",)
 )

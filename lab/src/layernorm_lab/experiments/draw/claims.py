@@ -63,7 +63,7 @@ def _speed_and_bound(
     bound = Value("test_bound", "test bound, nats", chosen=valid, margin=1.0)
     speed = UpdatesToGoal(
         "valid_bound", "a validation bound", valid if trial.plan else None, goal=None if trial.plan else GOAL,
-        by_formula=bool(trial.plan), unit=" nats",
+        unit=" nats",
     )  # fmt: skip
     return (
         Claim(f"DRAW converges faster with layer norm{length} (in the paper almost twice as fast).", "6.4, Figure 4",

@@ -21,7 +21,7 @@ TRIAL = Trial(
 GAIN = dataclasses.replace(TRIAL, about="initial gain 0.3")
 
 _LOWEST = Value("valid_nll", "lowest validation NLL, nats in 500 points", best=True, margin=10.0)
-_SPEED = UpdatesToGoal("valid_nll", "a validation NLL", _LOWEST, by_formula=True, unit=" nats in 500 points")
+_SPEED = UpdatesToGoal("valid_nll", "a validation NLL", _LOWEST, unit=" nats in 500 points")
 
 _TEXT, _FIGURE = "Handwriting synthesis converges much faster with layer norm.", "laptop/figure5.png"
 _NONE, _LAYER, _GAIN = Arm("none"), Arm("layer", {"gain_init": 1.0}), Arm("layer", {"gain_init": 0.3})

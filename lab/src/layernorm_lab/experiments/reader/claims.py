@@ -51,9 +51,7 @@ def _speed_and_error(trial: Trial, goal: float | None, margin: float, figure: st
     rates are those of the lowest error."""
     lowest = Value("valid_error", "lowest validation error, %", best=True, scale=100, margin=margin)
     chosen = None if goal else lowest
-    speed = UpdatesToGoal(
-        "valid_error", "a validation error", chosen, goal=goal, by_formula=not goal, unit=" %", scale=100
-    )
+    speed = UpdatesToGoal("valid_error", "a validation error", chosen, goal=goal, unit=" %", scale=100)
     text, where = "With layer norm the attentive reader {}.", "6.2, Figure 2"
     return (
         Claim(text.format("trains faster"), where, LAYER, NONE, speed, trial, figure),

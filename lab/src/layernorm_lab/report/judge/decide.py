@@ -73,7 +73,7 @@ def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     """Rules on a claim about each arm's best rate."""
     of_arms, faults = _of_arms(claim, runs)
     pilots = [choose(claim, arm, runs) for arm in claim.arms]
-    lacking = [*faults, *filter(None, [claim.measure.open()]), *(text for pilot in pilots for text in pilot.lacking)]
+    lacking = [*faults, *(text for pilot in pilots for text in pilot.lacking)]
     measures = goals(claim, pilots[1].rate, runs) if pilots[1].chosen and pilots[1].rate and not lacking else ()
     if measures:
         claim = dataclasses.replace(claim, measure=measures[1])

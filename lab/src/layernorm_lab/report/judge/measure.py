@@ -86,10 +86,6 @@ class Measure(ABC):
         """Whether a run's number can be computed."""
         return True
 
-    def open(self) -> str:
-        """Says what must be fixed before a trial can be run; empty if nothing."""
-        return ""
-
     def flag(self, run: Run, metric: str) -> str:
         """Says why a run's number is a bound: `short`, as it ended before the goal, or `early`, as it was there at its
         first evaluation; empty if it is none."""
@@ -120,8 +116,8 @@ class UpdatesToGoal(_Updates):
     that one. Then the number may be too high or too low (`Ruling.skew`), and two arms are not called equal.
 
     Attributes:
-        goal: a value of the metric. None: it is computed, or not fixed yet.
-        by_formula: whether goals are computed from the baseline's runs, as shares of their fall.
+        goal: a value of the metric. None: goals are computed from the baseline's runs, as shares of their fall; then
+            the trial has a plan, and `chosen` is given.
         log: whether the metric falls over powers of ten: all is computed with its logarithm.
         unit, scale: the unit in which the goal is shown, with the space before it, and what the goal is multiplied by.
     """
@@ -129,7 +125,6 @@ class UpdatesToGoal(_Updates):
     how: ClassVar[str] = "fast"
 
     goal: float | None = None
-    by_formula: bool = False
     log: bool = False
     unit: str = ""
     scale: float = 1.0
@@ -150,9 +145,6 @@ class UpdatesToGoal(_Updates):
         if reached is None:
             return "short"
         return "early" if reached <= run.records[0]["update"] else ""
-
-    def open(self) -> str:
-        return "" if self.goal is not None or self.by_formula else "a goal, which the pilot gives"
 
     def with_goal(self, share: float, curves: Sequence[Sequence[float]]) -> UpdatesToGoal:
         """Returns the measure with the goal at a share of the fall of some curves, which `values` returned: from the

@@ -89,7 +89,7 @@ def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[UpdatesToGoal
     """Computes the goals that the baseline's runs at its rate give: those of the pilot, or of the first look where the
     pilot's runs are shorter. There are none if a run is missing."""
     measure, arm, plan = claim.measure, claim.behind, claim.trial.plan
-    if plan is None or not isinstance(measure, UpdatesToGoal) or not measure.by_formula:
+    if plan is None or not isinstance(measure, UpdatesToGoal) or measure.known:
         return ()
     places, name = by_place(claim, arm, runs)[0], arm.prefix + measure.metric
     seeds = plan.seeds[: plan.looks[0]] if claim.trial.shorter_pilot else claim.trial.pilot
@@ -154,8 +154,7 @@ def _beyond(claim: Claim, arm: Arm, best: float) -> Pilot:
 def _by_the_earlier_rule(claim: Claim, arm: Arm, places: Places) -> Pilot:
     """Chooses the rate with the best score."""
     grid, seeds = claim.trial.rates, claim.trial.pilot
-    lacking = _absent(f"pilot runs with {arm.name}", places, grid, seeds)
-    if lacking or claim.measure.open():
+    if lacking := _absent(f"pilot runs with {arm.name}", places, grid, seeds):
         others = {rate for rate, seed in places if seed not in seeds}
         return Pilot(others.pop() if len(others) == 1 else None, False, lacking)
     points = scores(claim.measure.chooses, arm, places, grid, seeds)

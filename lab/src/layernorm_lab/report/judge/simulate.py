@@ -54,7 +54,7 @@ def _truth(claim: Claim, runs: Sequence[Run]) -> Mapping[float, tuple[float, flo
     """Returns for each rate of the last rung the mean and the deviation of the baseline's numbers."""
     trial, arm, measure = claim.trial, claim.behind, claim.measure.chooses
     pilot = choose(claim, arm, runs)
-    if len(trial.rates) == 1 or trial.tried or claim.over_rates or measure.open() or not pilot.chosen:
+    if len(trial.rates) == 1 or trial.tried or claim.over_rates or not pilot.chosen:
         return None
     name, rung = arm.prefix + measure.metric, trial.plan.rungs[-1] if trial.plan else WHOLE
     places = by_place(claim, arm, runs, rung.options)[0]
