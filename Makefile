@@ -10,7 +10,7 @@ SETS ?= native   # instruction sets: native (the best one here and the baseline)
 help:
 	@echo "make setup  .venv, with all that the tests and the other commands here need"
 	@echo "make test   lint, types and the tests"
-	@echo "make test-library, make test-lab  the tests of one house alone"
+	@echo "make test-library, make test-lab  the tests of one package"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
 	@echo "make test-torch TORCH=2.15.0  the tests with another PyTorch, in an environment of its own"
 	@echo "make test-arm  the C++ library on Arm, under emulation on an x86 machine; PART=whole with the tests (hours)"

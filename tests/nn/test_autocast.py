@@ -76,7 +76,7 @@ def test_types_are_those_of_the_table_and_torchs(narrow, grad):
                         results = [t.dtype for t in call(module, types[input_name], types[state_name], packed)]
                     parts = results[-1:] if name.endswith(": c") else results[:2] if name.endswith("and h") else results
                     found.append(set(parts))
-                due = found[0] if written == "as the processor" else {types[written]}
+                due = found[0] if written == "see below" else {types[written]}
                 for module, own in zip(modules, found, strict=True):
                     assert own == due, (kind, options, packed, input_name, state_name, module)
                     compared += 1

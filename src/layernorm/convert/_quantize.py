@@ -24,9 +24,7 @@ MOST = (2**31 - 1) // 127**2
 
 
 WORTHWHILE = 150_000
-"""A layer whose two weight matrices have this many numbers together gains from int8. On a CPU with AVX2 the GRU
-of 160 inputs and units, which has 153,600, is 1.08 to 1.16 times as fast at 1 and 10 steps in a call, and 0.89 times at
-100. The LSTM of 128, which has 131,072, is 1.06 times as fast, and 0.78 times at 100 (docs/performance.md)."""
+"""A layer whose two weight matrices have this many numbers together gains from int8 (docs/performance/int8.md)."""
 
 
 @torch.no_grad()

@@ -166,7 +166,7 @@ def update_times(blocks: Sequence[Block]) -> Table:
         times = " and ".join(f"{1000 * value:.1f}" for value in short)
         note += (
             f" The baseline's update takes only {times} ms here, so that the fixed cost of a norm's calls is a large "
-            "part of the ratio; that of larger networks is nearer to 1 (docs/performance.md)."
+            "part of the ratio; that of larger networks is nearer to 1."
         )
     return Table("Time of an update", [heading(blocks), "norm", "ms", "x baseline"], rows, note)
 
