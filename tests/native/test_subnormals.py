@@ -1,6 +1,8 @@
 """Gradients that die out over many steps end at 0, not in subnormal numbers, which cost x86 hundreds of cycles each."""
 
 import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -54,6 +56,20 @@ def test_the_users_own_arithmetic_keeps_them():
     input_gradient("LSTM", "native")
     assert subnormal(torch.tensor(TINY) / 4)
     assert subnormal(ln.functional.rms_norm(torch.full((2, 4), 1.0), (4,), torch.full((4,), TINY / 4))).all()
+
+
+@x86
+def test_the_threads_that_a_backward_starts_keep_them():
+    """A thread that PyTorch starts has the mode of the thread that starts it, for good. A process of its own: here
+    PyTorch has its threads already."""
+    program = """if True:
+        import torch, layernorm as ln
+        torch.set_num_threads(2)
+        ln.LSTM(4, 4)(torch.randn(2, 1, 4))[0].sum().backward()
+        print(torch.get_num_threads(), int((torch.full((1 << 18,), 1e-40) * 1.0 == 0).sum()))
+    """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["2", "0"]
 
 
 @pytest.mark.parametrize("eps_on", ["variance", "deviation"])

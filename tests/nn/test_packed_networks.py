@@ -190,6 +190,17 @@ def test_uneven_lengths_with_rows_of_no_steps():
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit")
+def test_uneven_lengths_without_features():
+    """Only the state goes through the steps. torch cannot pack what has no numbers."""
+    torch.manual_seed(0)
+    lstm, lengths = ln.LSTM(0, 8), torch.full((33,), 2)
+    output, (h, _) = lstm(torch.randn(9, 33, 0), lengths=lengths)
+    expected, _ = lstm(torch.randn(2, 33, 0))
+    torch.testing.assert_close(output[:2], expected)
+    torch.testing.assert_close(h[0], expected[-1])
+    assert not output[2:].any()
+
+
 def test_batch_norm_that_counts_padding_stays_packed_in_evaluation():
     """The population is given, so that rows that have ended change nothing: the call can be traced and compiled."""
     module = ln.LSTM(I, H, norm=ln.BatchNormOverTime(count_padding=True))

@@ -179,7 +179,7 @@ def _is_worth_packing(layers: Layers, x: Tensor, lengths: Tensor) -> bool:
     if not (x.is_cpu and is_eager([x, lengths])) or (layers.over_time is not None and layers.over_time.count_padding):
         return False
     steps = x.shape[0] * x.shape[1]
-    if steps < _WORTH_PACKING:
+    if steps < _WORTH_PACKING or not x.numel():  # torch packs no empty tensors
         return False
     fits = lengths.dtype == torch.int64 and lengths.is_cpu and lengths.shape == x.shape[1:2]
     return fits and 2 * int(lengths.sum()) <= steps and int(lengths.min()) >= 1 and int(lengths.max()) <= len(x)

@@ -21,13 +21,23 @@ const RecurrentKernels &recurrent_kernels(const void *call, int type) {
 
 ParallelFor parallel_for = nullptr;
 
+thread_local unsigned found;  // the caller's mode for subnormal numbers
+
+// A thread that PyTorch starts keeps the mode of the thread that starts it, so this one has the caller's meanwhile.
+int parallel_as_found(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void *), void *context) {
+    const Subnormals mode(found);
+    return parallel_for(begin, end, grain, body, context);
+}
+
 int run(int (*RecurrentKernels::*function)(const Recurrent *, ParallelFor), const void *call, int type) {
     const auto *n = static_cast<const Recurrent *>(call);
     // Only a backward ends in them. With an eps of 0 it may square numbers whose squares are as small.
     const bool as_zero = function == &RecurrentKernels::backward && n->eps >= 1e-30;
-    const Subnormals mode(as_zero ? Subnormals::ZERO : Subnormals::mode());
-    const int status = (recurrent_kernels(call, type).*function)(n, parallel_for);
-    return status == NOT_ROUNDED ? (kernels.recurrent[type]->*function)(n, parallel_for) : status;
+    found = Subnormals::mode();
+    const Subnormals mode(as_zero ? Subnormals::ZERO : found);
+    const ParallelFor shared = parallel_for ? parallel_as_found : nullptr;
+    const int status = (recurrent_kernels(call, type).*function)(n, shared);
+    return status == NOT_ROUNDED ? (kernels.recurrent[type]->*function)(n, shared) : status;
 }
 
 }  // namespace
