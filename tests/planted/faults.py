@@ -225,6 +225,12 @@ FAULTS = [
         "test_native_norms.py any_shape",
     ),
     Fault(
+        "native-threads-flush",
+        "parallel_for ? parallel_as_found : nullptr",
+        "parallel_for",
+        "test_subnormals.py threads",
+    ),
+    Fault(
         "native-bfloat16-rounding",
         "Set::rounded<N>(f) >> 16",
         "same_bits<Words<N>>(f) >> 16",
