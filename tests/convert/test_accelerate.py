@@ -4,6 +4,7 @@ import abc
 import copy
 import io
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -531,6 +532,28 @@ def test_a_cell_is_part_of_a_graph_as_torchs_is():
     torch.testing.assert_close(compiled(x), cell(x).relu() + 1)
 
 
+@pytest.mark.parametrize("make", [torch.nn.LSTMCell, torch.nn.GRUCell])
+def test_a_large_cell_is_part_of_a_graph_and_traced_without_a_warning(make):
+    """So large that its rule asks for the CPU, which neither torch.compile nor torch.jit.trace can follow."""
+    cell, x = ln.accelerate(make(I, 128)), torch.randn(32, I)
+    expected = cell(x)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(cell, backend="eager", fullgraph=True)(x), expected)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")  # layernorm.nn's own are ignored by their place
+        torch.testing.assert_close(torch.jit.trace(cell, (x,))(x), expected)
+    assert [item.filename for item in found if "layernorm/convert" in item.filename] == []
+
+
+def test_fx_records_accelerated_modules_as_one_call():
+    for make in (torch.nn.RNNCell, torch.nn.LSTMCell, torch.nn.GRU):
+        model, x = torch.nn.Sequential(ln.accelerate(make(I, H))), torch.randn(5, I)
+        graph = torch.fx.symbolic_trace(model)
+        assert [node.op for node in graph.graph.nodes] == ["placeholder", "call_module", "output"]
+        for found, expected in zip(flat(graph(x)), flat(model(x)), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
 def test_a_stepper_refuses_a_forward_of_the_users_own():
     with pytest.warns(UserWarning, match="own forward"):
         module = ln.accelerate(OwnForward(I, H))
@@ -555,6 +578,35 @@ def test_the_class_of_an_accelerated_module_makes_another():
         match="AcceleratedLSTM: a new one cannot be accelerated: on meta in",
     ):
         type(ln.accelerate(torch.nn.LSTM(I, H)))(I, H, device="meta")
+
+
+class Drawn(torch.nn.LSTM):
+    """A subclass with initial values of its own."""
+
+    def reset_parameters(self):
+        for parameter in self.parameters():
+            torch.nn.init.normal_(parameter)
+
+
+def test_the_class_of_an_accelerated_module_draws_as_its_subclass_does():
+    torch.manual_seed(0)
+    theirs = Drawn(I, H)
+    cls = type(ln.accelerate(Drawn(I, H)))
+    torch.manual_seed(0)
+    for new, old in zip(cls(I, H).parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(new, old)
+
+
+def test_a_class_that_refuses_subclasses_leaves_the_whole_model_as_it_is():
+    class Tagged(torch.nn.LSTM):
+        def __init_subclass__(cls, *, tag):
+            cls.tag = tag
+
+    model = torch.nn.Sequential(torch.nn.GRU(I, H), Tagged(I, H))
+    with pytest.raises(TypeError, match="tag"):
+        ln.accelerate(model)
+    assert [type(part) for part in model] == [torch.nn.GRU, Tagged]
+    assert not hasattr(model[1], "_structure")
 
 
 @pytest.fixture
@@ -586,6 +638,7 @@ def test_the_rule_of_cells(intel, make, rows, units, in_training, in_inference):
     found = [module(x) for module in (theirs, ours)]
     torch.testing.assert_close(found[1], found[0])
     assert in_training == all(torch.equal(a, b) for a, b in zip(*map(flat, found), strict=True))
+    torch._dynamo.reset()
     compiled = torch.compile(ours, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), found[0])
     hx = [torch.randn(rows, theirs.hidden_size) for _ in range(2)]

@@ -113,6 +113,16 @@ def test_what_could_not_be_kept_is_an_error(change, what):
     assert [type(m) for m in model.blocks] == [torch.nn.GRU, torch.nn.RNN]
 
 
+def test_a_network_whose_weights_are_no_parameters_is_an_error():
+    gru = torch.nn.GRU(3, 4)
+    for name in [*gru._parameters]:
+        weight = getattr(gru, name).detach()
+        delattr(gru, name)
+        setattr(gru, name, weight)
+    with pytest.raises(ValueError, match=r"cannot keep weight_ih_l0, .* \(GRU\); convert first"):
+        ln.convert(gru)
+
+
 def test_a_formula_without_biases_may_drop_them():
     assert not hasattr(ln.convert(torch.nn.GRU(3, 4), formula=ln.Formula(gate_bias=False)), "bias_ih_l0")
 

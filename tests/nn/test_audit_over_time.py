@@ -111,6 +111,16 @@ class StepByStep(nn.Module):
         return torch.stack(outputs)
 
 
+@pytest.mark.parametrize("make", [nn.RNNCell, nn.LSTMCell])
+def test_an_accelerated_cell_that_calls_torchs_is_measured_as_torchs(make):
+    if "native" not in ln.backends.available():
+        pytest.skip("nothing is accelerated without it")
+    torch.manual_seed(0)
+    model, x = StepByStep(make(I, 128)), torch.randn(12, 32, I)
+    before = len(ln.audit(model, x).growth)
+    assert before == len(ln.audit(ln.accelerate(model), x).growth) == 1
+
+
 def test_a_state_that_is_detached_ends_it():
     cell = ln.LSTMCell(I, H).double()
     assert curve(StepByStep(cell), noise()).steps == T - 1

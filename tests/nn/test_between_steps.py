@@ -149,6 +149,21 @@ def test_a_modules_zoneout_and_recurrent_dropout(network, training, monkeypatch)
         close(got[0], part)
 
 
+def test_a_zoneout_that_is_set_later_counts_and_eps_cannot_be_set():
+    for module in (ln.GRU(I, H), ln.GRUCell(I, H)):
+        x, hx = torch.randn(B, I), torch.randn(B, H)
+        x, hx = (x, hx) if isinstance(module, ln.GRUCell) else (x[None], hx[None])
+        module.zoneout = 1.0
+        assert "zoneout=1.0" in repr(module)
+        final = module(x, hx) if isinstance(module, ln.GRUCell) else module(x, hx)[1]
+        assert torch.equal(final, hx)
+        with pytest.raises(ValueError, match=r"zoneout should be a number in range \[0, 1\], got 2"):
+            module.zoneout = 2
+        with pytest.raises(AttributeError, match="eps"):
+            module.eps = 1.0
+        assert (module.zoneout, module.eps) == (1.0, 1e-5)
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_zoneout_of_one_keeps_the_initial_state_and_of_zero_changes_nothing(network):
     x = torch.randn(T, B, I, dtype=torch.float64)

@@ -62,6 +62,17 @@ def test_unbiased_batch_norm(shape, momentum, affine):
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
 
 
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_statistics_that_are_not_tracked_any_more_stay(unbiased):
+    norm, x = ln.BatchNorm(3, unbiased=unbiased), torch.randn(4, 3)
+    expected = norm(x)
+    before = [buffer.clone() for buffer in norm.buffers()]
+    norm.track_running_stats = False
+    assert torch.equal(norm(x), expected)
+    for now, then in zip(norm.buffers(), before, strict=True):
+        assert torch.equal(now, then)
+
+
 def test_batch_norm_refuses_a_single_case():
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         ln.BatchNorm(3, unbiased=True)(torch.randn(1, 3))

@@ -252,6 +252,11 @@ def test_fx_keeps_the_arguments():
         assert torch.equal(a, b)
 
 
+def test_a_graph_of_fx_is_made_portable():
+    model, x = torch.nn.Sequential(ln.LayerNorm(4), ln.RMSNorm(4)), torch.randn(3, 4)
+    torch.testing.assert_close(ln.portable(torch.fx.symbolic_trace(model))(x), model(x))
+
+
 def test_what_cannot_be_copied_is_refused():
     class Mine(ln.GRU):
         pass
@@ -260,7 +265,10 @@ def test_what_cannot_be_copied_is_refused():
     hooked.register_forward_hook(lambda *_: None)
     hooked_backward = ln.LSTM(3, 4)
     hooked_backward.register_full_backward_hook(lambda *_: None)
+    parametrized = ln.LayerNorm(4)
+    torch.nn.utils.parametrize.register_parametrization(parametrized, "weight", torch.nn.Softplus())
     for model, error, message in (
+        (parametrized, ValueError, "LayerNorm has parametrized weights; call .*remove_parametrizations first"),
         ("model", TypeError, r"must be a torch\.nn\.Module, got str"),
         (Mine(3, 4), TypeError, "cannot copy the model: Mine is a subclass"),
         (torch.nn.Sequential(ln.LSTM(3, 4, norm="batch")), ValueError, "cannot copy 0: batch norm in a LSTM"),

@@ -262,7 +262,10 @@ def test_what_has_no_form_with_int8_is_refused():
 def test_an_accelerated_network_shows_that_it_has_int8_weights():
     net = ln.accelerate(torch.nn.LSTM(3, 4, batch_first=True))
     assert repr(net) == "AcceleratedLSTM(3, 4, batch_first=True)"
-    assert repr(int8(net.eval())) == "AcceleratedLSTM(3, 4, batch_first=True, dtype=torch.int8)"
+    quantized = int8(net.eval())
+    assert repr(quantized) == "AcceleratedLSTM(3, 4, batch_first=True, dtype=torch.int8)"
+    kept = {weight.data_ptr() for weight in quantized._flat_weights}  # torch's own list
+    assert kept == {tensor.data_ptr() for name, tensor in quantized.state_dict().items() if "scale" not in name}
 
 
 def test_what_reads_the_weights_refuses_them():

@@ -447,6 +447,16 @@ def test_each_batch_size_has_masks_of_its_own(options):
     assert not torch.equal(*output), "two rows of one input differ only in their masks"
 
 
+def test_a_mask_stays_where_autocast_makes_the_state_narrow():
+    rnn, x, hx = ln.RNN(I, 40, recurrent_dropout=0.5), torch.randn(2, I), torch.randn(1, 2, 40)
+    with torch.autocast("cpu", torch.bfloat16):
+        step = rnn.stepper()
+        _, state = step(x, hx)
+        step(x, state)
+    assert state[0][0].dtype == torch.bfloat16
+    assert len(step._masks) == 1
+
+
 def test_a_gradient_is_of_the_weights_that_the_step_had():
     """Not of what lies in their memory later, which may not even be there."""
     module, x = ln.LSTM(I, H), torch.randn(B, I)

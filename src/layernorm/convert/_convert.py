@@ -235,18 +235,18 @@ def _convert_one(name: str, old: torch.nn.Module, keywords: dict[str, Any]) -> N
         raise TypeError(
             f"convert: {ours.__name__} has no {', '.join(unknown)}; convert the networks that have it one by one"
         )
-    like = next(old.parameters())
-    with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
-        try:
-            new = ours(**constructor_arguments(old, theirs), device=like.device, dtype=like.dtype, **keywords)
-        except ValueError as error:
-            raise ValueError(f"convert: {title}: {error}") from error
     lost = _lost_names(old, bare_like(old, theirs))
     if lost:
         raise ValueError(
             f"convert: cannot keep {', '.join(lost)} of {title}; convert first, then add what torch's module does not "
             "have"
         )
+    like = next(old.parameters())
+    with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
+        try:
+            new = ours(**constructor_arguments(old, theirs), device=like.device, dtype=like.dtype, **keywords)
+        except ValueError as error:
+            raise ValueError(f"convert: {title}: {error}") from error
     for key, parameter in old._parameters.items():
         if key in new._parameters:
             new._parameters[key] = parameter

@@ -148,6 +148,8 @@ def _quantize(network: Recurrent[Any]) -> None:
             network.register_buffer(f"{name}_scale{suffix}", scale)
     network.requires_grad_(False)
     network._set_equations(replace(network.recurrence, quantized=True), network.norm)
+    if isinstance(network, torch.nn.RNNBase):  # an accelerated one, whose list would keep the weights
+        network._init_flat_weights()
 
 
 def round_rows(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,12 +23,14 @@ TRAINED = 16, 64, 2_048
 
 def faster_rnn_cell(cell: Any, input: Any) -> bool:
     """Says so of an `nn.RNNCell`: it is one operation, which torch's compiler and transforms see through."""
-    return (torch.compiler.is_compiling() or backends.asked_for() is None) and not cell.recurrence.quantized
+    if not isinstance(input, Tensor) or cell.recurrence.quantized:
+        return False
+    return torch.compiler.is_compiling() or backends.asked_for() is None
 
 
 def faster_cell(cell: Any, input: Any) -> bool:
     """Says so of an `nn.LSTMCell` or `nn.GRUCell`."""
-    if type(input) is not Tensor or input.dim() != 2:
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or type(input) is not Tensor or input.dim() != 2:
         return False
     rows, units = input.shape[0], cell.hidden_size
     if rows < TRAINED[0] or units < TRAINED[1] or rows * units < TRAINED[2]:
@@ -49,7 +51,7 @@ RULES = {
 
 def _is_plain(module: Any, input: Tensor, weights: Iterable[Tensor]) -> bool:
     """Says whether a call is of float32 on the CPU, and nothing but autograd needs to know of it."""
-    if torch.compiler.is_compiling() or not input.is_cpu or input.dtype is not torch.float32:
+    if not input.is_cpu or input.dtype is not torch.float32:
         return False
     if module.recurrence.quantized or backends.asked_for() is not None or torch.is_autocast_enabled("cpu"):
         return False

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.fx import Proxy
+from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
 from ..formula import GATES
@@ -84,6 +85,11 @@ def _check(name: str, module: torch.nn.Module) -> None:
                 f"portable: cannot copy {name}: {original.__name__} is a subclass, and may do more than its base"
             )
         return
+    if not isinstance(module, Normalised) and is_parametrized(module):
+        raise ValueError(
+            f"portable: cannot copy {name}: {original.__name__} has parametrized weights; call "
+            "torch.nn.utils.parametrize.remove_parametrizations first"
+        )
     if isinstance(module, Normalised) and module.norm == "batch":
         raise ValueError(f"portable: cannot copy {name}: batch norm in a {original.__name__} has no plain form")
     if isinstance(module, BatchNorm) and module.unbiased and module.training:

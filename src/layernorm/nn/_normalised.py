@@ -45,11 +45,24 @@ class Normalised(torch.nn.Module):
         check_gain_init(gain_init)
         self.gain_init = dict(gain_init) if isinstance(gain_init, Mapping) else gain_init
         gains_of(gain_init, self.recurrence, norm)  # refuses names that these equations do not have
-        self.eps = self.recurrence.formula.eps
         self.forget_bias = forget_bias
         self._check_forget_bias()
         self.zoneout = zoneout
+
+    @property
+    def eps(self) -> float | None:
+        """The eps of the equations."""
+        return self.recurrence.formula.eps
+
+    @property
+    def zoneout(self) -> float | tuple[float, float]:
+        """The probability with which a number of the state stays; of an LSTM also a pair for (h, c)."""
+        return self._zoneout
+
+    @zoneout.setter
+    def zoneout(self, zoneout: float | tuple[float, float]) -> None:
         self._zoneouts = _zoneouts(zoneout, self._state_names)
+        self._zoneout = zoneout
 
     def _warn_of_lost_input(self, input_size: int, hidden_size: int) -> None:
         """Warns where the formula leaves nothing, or only the sign, of what one input or one unit says."""

@@ -128,12 +128,13 @@ class BatchNorm(torch.nn.BatchNorm1d):
         n = input.numel() // max(input.shape[1], 1)
         shrink = (n - 1) / max(n, 1)
         momentum = 0.0 if self.momentum is None else self.momentum
-        if self.num_batches_tracked is not None:
+        if self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else momentum
         gain = input.new_ones(self.num_features) if self.weight is None else self.weight
+        running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
         return torch.nn.functional.batch_norm(
-            input, self.running_mean, self.running_var, gain * shrink**0.5, self.bias, True, momentum, self.eps * shrink
+            input, *running, gain * shrink**0.5, self.bias, True, momentum, self.eps * shrink
         )
 
     if TYPE_CHECKING:

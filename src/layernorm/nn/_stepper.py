@@ -64,7 +64,8 @@ class Stepper(Generic[Hx]):
                 of B.
 
         Returns:
-            The output ``(B, P)`` of the last layer, and the state after the step.
+            The output ``(B, P)`` of the last layer, and the state after the step. The output is the last layer's h in
+            that state, the same tensor: write ``y.relu()``, as ``y.relu_()`` would change the next step.
 
         Raises:
             RuntimeError, ValueError, TypeError: a shape, type or device does not fit, or the module has got hooks.
@@ -102,7 +103,8 @@ class Stepper(Generic[Hx]):
         """Returns a dropout mask that is the same at every step with as many rows."""
         if not probability or not self.module.training:
             return None
-        key = what, layer, probability, like.shape, like.dtype, like.device, in_inference_mode()
+        dtype = torch.promote_types(like.dtype, torch.float32)  # autocast may give the next step's state another type
+        key = what, layer, probability, like.shape, dtype, like.device, in_inference_mode()
         if key not in self._masks:
             self._masks[key] = drop_mask(probability, like.shape, like)
         return self._masks[key]

@@ -10,9 +10,11 @@ from torch.fx import Proxy
 
 def fx_call_module(module: torch.nn.Module, input: Proxy, *args: Any, **kwargs: Any) -> Any:
     """Records the module as one call in the graph that `torch.fx` makes, which does not look into torch's own modules
-    either. Keywords that are None are left out."""
+    either. Keywords that are None are left out, and arguments behind the last one that is not."""
     tracer: Any = input.tracer
     keywords = {name: value for name, value in kwargs.items() if value is not None}
+    while args and args[-1] is None:
+        args = args[:-1]
     return tracer.create_proxy("call_module", tracer.path_of_module(module), (input, *args), keywords)
 
 
