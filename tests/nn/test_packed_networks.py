@@ -189,7 +189,6 @@ def test_uneven_lengths_with_rows_of_no_steps():
     assert h[0, 1:].all()
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit")
 def test_uneven_lengths_without_features():
     """Only the state goes through the steps. torch cannot pack what has no numbers."""
     torch.manual_seed(0)
@@ -201,6 +200,7 @@ def test_uneven_lengths_without_features():
     assert not output[2:].any()
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit")
 def test_batch_norm_that_counts_padding_stays_packed_in_evaluation():
     """The population is given, so that rows that have ended change nothing: the call can be traced and compiled."""
     module = ln.LSTM(I, H, norm=ln.BatchNormOverTime(count_padding=True))

@@ -307,7 +307,7 @@ FAULTS = [
     ),
     Fault(
         "accelerate-torchs-own-with-resets",
-        "if options or not rule(self, input):",
+        "if options or watched or not rule(self, input):",
         "if not rule(self, input):",
         "test_accelerate.py rule",
     ),
