@@ -1,14 +1,13 @@
 """Gradients that die out over many steps end at 0, not in subnormal numbers, which cost x86 hundreds of cycles each."""
 
 import platform
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import layernorm as ln
 from support.networks import MODULE
+from support.processes import python
 
 TINY = torch.finfo(torch.float32).tiny
 
@@ -68,8 +67,7 @@ def test_the_threads_that_a_backward_starts_keep_them():
         ln.LSTM(4, 4)(torch.randn(2, 1, 4))[0].sum().backward()
         print(torch.get_num_threads(), int((torch.full((1 << 18,), 1e-40) * 1.0 == 0).sum()))
     """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["2", "0"]
+    assert python(program).stdout.split() == ["2", "0"]
 
 
 @pytest.mark.parametrize("eps_on", ["variance", "deviation"])

@@ -134,9 +134,6 @@ def accelerate(module: Module) -> Module:
     parts = [(name, part) for name, part in module.named_modules() if _torch_class(type(part))]
     left, own = [], []
     added = [{} if isinstance(part, Accelerated) else _attributes_to_add(part) for _, part in parts]
-    for (_, part), attributes in zip(parts, added, strict=True):
-        if attributes and not isinstance(attributes, str):
-            _accelerated_class(cast(Any, type(part)))  # a class may refuse subclasses: nothing has been changed yet
     for (name, part), attributes in zip(parts, added, strict=True):
         own_class = part._class_before if isinstance(part, Accelerated) else type(part)
         title = f"{name or 'the module'} ({own_class.__name__}"
@@ -217,6 +214,7 @@ def _attributes_to_add(part: torch.nn.Module) -> dict[str, Any] | str:
         worth = choice.engine.is_worth_it(kind)
         if not worth.yes:
             return f"on {parameter.device.type} in {parameter.dtype} the engine is {choice.name!r}: {worth.reason}"
+    _accelerated_class(cast(Any, type(part)))  # a class may refuse subclasses: no part has been changed yet
     return added | {"_structure": _structure(part), "_names_added": ["_names_added", "_structure", *added]}
 
 

@@ -80,8 +80,7 @@ ENDS = Value("valid_error", "validation error over the last three epochs, %", la
 ENDS_LOWER = Value("test_error", "test error over the last three epochs, %", ENDS, last=3, scale=100, margin=0.27)
 WHOLE_MEASURES = {
     "converges faster than {}, in training NLL": UpdatesToGoal(
-        "train_nll", "a training NLL", Value("train_nll", "lowest training NLL", best=True), log=True,
-        unit=" nats",
+        "train_nll", "a training NLL", Value("train_nll", "lowest training NLL", best=True), log=True, unit=" nats",
     ),
     "converges faster than {}, in validation error": UpdatesToGoal(
         "valid_error", "a validation error", ENDS, unit=" %", scale=100
