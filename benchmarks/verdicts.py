@@ -425,6 +425,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", metavar="DIR", default="docs/results", help="summaries (default: docs/results)")
     parser.add_argument("--page", metavar="FILE", default=PAGE, help=f"(default: {PAGE})")
     options = parser.parse_args(arguments)
+    for option, path in (("--results", Path(options.results)), ("--page", Path(options.page))):
+        if not path.exists():
+            parser.error(f"{option}: there is no {path}")
     page = page_verdicts(Path(options.page).read_text(encoding="utf-8"))
     lines = []
     for name in EXPERIMENTS:

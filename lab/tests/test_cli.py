@@ -455,6 +455,7 @@ def test_data_list_and_embedded_data(capsys, monkeypatch, tmp_path):
     assert (
         f"not here: layernorm data prepare mnist there is no folder {tmp_path}/mnist {mnist} lacks train-labels" in text
     )
+    refused(["data", "prepare", "digits", "--source", "here"], 2, "digits does not take --source", capsys)
     assert cli.main(["data", "prepare", "digits"]) == 0
     assert "nothing to prepare" in capsys.readouterr().out
 
@@ -487,6 +488,12 @@ def test_output_that_cannot_be_written_fails_with_one_line():
         os.close(target)
         expected = f"layernorm: cannot write to standard output: {message}\n" if message else ""
         assert (done.returncode, done.stderr) == (1, expected)
+
+
+def test_without_standard_output_the_exit_code_stays():
+    for words, code in ((["--version"], 0), (["nonsense"], 2)):
+        done = subprocess.run([*STARTS[1], *words], preexec_fn=lambda: os.close(1), stderr=subprocess.PIPE, text=True)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False)
 
 
 def test_python_m_layernorm_lab_is_the_command():

@@ -19,7 +19,7 @@ BELOW = {
     "runs": {"errors"},
     "data": {"runs", "errors"},
     "report": {"runs", "errors"},
-    "config": set(),
+    "config": {"runs"},
     "train": {"config", "runs", "errors"},
     "protocol": {"config", "train", "report", "runs"},  # their types
     "experiments": {"config", "protocol", "train", "report", "data", "runs", "errors"},

@@ -8,6 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from .runs.schema import largest
+
 
 def option(
     default: Any,
@@ -64,10 +66,10 @@ def batch_option(default: int, what: str, least: int = 1, in_name: bool = False)
     return option(default, doc, in_name=in_name, prefix="b" * in_name, outer_loop=in_name, least=least)
 
 
-def decay_option(default: float = 0.0) -> Any:
-    """Makes the field `decay` of a configuration, which `Task.decay` takes."""
+def decay_option(default: float = 0.0, more: str = "") -> Any:
+    """Makes the field `decay` of a configuration, which `Task.decay` takes; ``more`` is added to its help."""
     doc = "share of the updates, at the end of the run, in which the learning rate falls linearly to 0"
-    return option(default, doc, least=0, most=1)
+    return option(default, doc + more, least=0, most=1)
 
 
 def flag(item: dataclasses.Field) -> str:
@@ -103,6 +105,8 @@ class CheckedOptions:
                 raise ValueError(f"{flag(item)} must be at most {most}, got {value}")
             if below is not None and value >= below:
                 raise ValueError(f"{flag(item)} must be less than {below}, got {value}")
+            if isinstance(value, (int, float)) and not abs(value) <= largest(value):  # no file of the run may have it
+                raise ValueError(f"{flag(item)} must be a finite number of at most {largest(value):g}, got {value}")
 
 
 class TrainingConfig(CheckedOptions):

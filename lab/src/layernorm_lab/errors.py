@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,6 +47,11 @@ class Failures(RunError):  # noqa: N818 - several errors
     def __init__(self, failures: Sequence[Failure]) -> None:
         self.lines = [f"{failure.name} failed: {failure.why}" for failure in failures]
         super().__init__("\n".join([*self.lines, *(failure.traceback for failure in failures)]))
+
+
+def is_first_process() -> bool:
+    """Tells whether this is the process that speaks, of those of torchrun or by itself."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def printable(text: str) -> str:

@@ -113,6 +113,17 @@ def test_an_ended_parent_leaves_no_worker_and_the_same_command_resumes(unbroken,
     assert [len(folder.read_run(path).environment["starts"]) for path in paths] == [2, 2]
 
 
+def test_a_worker_that_is_ended_saves_its_run_and_the_others_go_on(tmp_path):
+    path = tmp_path / RUNS[0]
+    with started(tmp_path, "--jobs", "1") as command, held_when_begun(command, path) as (worker,):
+        os.kill(worker, signal.SIGTERM)
+    assert command.exitcode == 1
+    last = (tmp_path / "said").read_text().splitlines()[-1]
+    assert last == f"layernorm: {RUNS[0]} failed: was interrupted by a signal; the same command resumes"
+    assert not folder.read_run(path).done
+    assert folder.read_run(tmp_path / RUNS[1]).done
+
+
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
     (tmp_path / "digits-layer-b128-s1").write_text("in the way")
     command = [*COMMAND, "1", "2", "--epochs", "2", "--jobs", "1", "--out", str(tmp_path)]

@@ -46,6 +46,16 @@ def test_another_commands_run_is_not_continued(tmp_path, between, capsys, broken
     assert state(tmp_path / RUN) == found
 
 
+def test_what_differs_is_named_by_its_flag(tmp_path, capsys):
+    command = ["run", "swaps", "--task", "adding", "--norm", "none", "--updates", "1", "--out", str(tmp_path)]
+    assert cli.main([*command, "--seeds", "0", "--rate-multiple", "1"]) == 0
+    (path,) = tmp_path.glob("swaps-*")
+    capsys.readouterr()
+    refused([*command, "--seeds", "0", "--rate-multiple", "2"], 1, "--rate-multiple is 1.0 there, 2.0 here", capsys)
+    path.rename(path.with_name(path.name.replace("s0", "s1")))
+    refused([*command, "--seeds", "1", "--rate-multiple", "1"], 1, "--seeds is 0 there, 1 here", capsys)
+
+
 def test_a_run_that_another_command_has_finished_is_not_made_again(tmp_path, between, capsys):
     def same():
         assert cli.main([*QUICK, "--out", str(tmp_path)]) == 0

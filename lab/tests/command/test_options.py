@@ -63,7 +63,10 @@ def test_names_tell_each_number_of_which_several_values_are_given():
 def test_every_number_takes_several_values(name):
     experiment = catalogue.find_experiment(name)
     config = experiment.presets[list(experiment.presets)[-1]].config
-    single = [part for option, value in {"--norm": "layer", "--seeds": "0"}.items() for part in (option, value)]
+    of_task = {"--task": "adding"} if name == "swaps" else {}  # some have a decay of their own
+    single = [
+        part for option, value in {"--norm": "layer", "--seeds": "0", **of_task}.items() for part in (option, value)
+    ]
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         if type(value) in (int, float):
@@ -82,6 +85,28 @@ def test_a_number_without_a_value_or_one_out_of_range_among_several_is_refused()
         parse_run(digits, ["--hidden"])
     with pytest.raises(UsageError, match="--learning-rate must be a finite number, greater than 0, got"):
         parse_run(digits, ["--learning-rate", "0.1", "0"])
+
+
+def test_a_number_that_no_file_of_a_run_may_have_is_refused():
+    with pytest.raises(
+        UsageError, match=r"--seeds must be a finite number of at most 9.0072e\+15, got 9007199254740993"
+    ):
+        parse_run(catalogue.find_experiment("digits"), ["--seeds", str(2**53 + 1)])
+    with pytest.raises(UsageError, match=r"--clip must be a finite number of at most 1e\+100, got 1e\+200"):
+        parse_run(catalogue.find_experiment("draw"), ["--clip", "1e200"])
+
+
+def test_a_decay_of_a_program_is_not_shortened():
+    configs = parse_run(catalogue.find_experiment("swaps"), ["--task", "maze", "adding", "--decay", "0.1"]).configs
+    assert {(config.task, config.decay) for config in configs} == {("maze", 0.0), ("adding", 0.1)}
+
+
+def test_a_scheduler_may_have_more_cores(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    digits = catalogue.find_experiment("digits")
+    with pytest.raises(UsageError, match="--threads must be at most 2, the CPU cores of this machine, got 3"):
+        parse_run(digits, ["--threads", "3"])
+    assert parse_run(digits, ["--threads", "3", "--on", "slurm"]).settings.threads == 3
 
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)

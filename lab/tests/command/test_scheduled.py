@@ -14,6 +14,7 @@ from layernorm_lab import catalogue, cli
 from layernorm_lab.cli import run, scheduled
 from layernorm_lab.cli.options import parse_run
 from layernorm_lab.runs import checkpoint, files, folder
+from layernorm_lab.runs.environment import command_line
 
 EXPERIMENT = catalogue.find_experiment("digits")
 COMMAND = ["run", "digits", "--hidden", "16", "--norm", "layer", "--batch-size", "128", "--epochs", "60"]
@@ -57,17 +58,20 @@ def test_a_job_is_shown_and_gives_what_a_run_here_gives(tmp_path, monkeypatch, c
 
 
 @pytest.mark.long
-def test_a_job_gives_what_one_process_gives_also_if_its_scheduler_stops_it(tmp_path, capsys):
+@pytest.mark.parametrize("options", [[], ["--restart"]])
+def test_a_job_gives_what_one_process_gives_also_if_its_scheduler_stops_it(options, tmp_path, capsys):
     """SIGUSR2 is what submitit has a scheduler send before it ends a job. The job is queued again."""
     name = "digits-layer-b128-s0"
     assert cli.main([*COMMAND, "--threads", "1", "--seeds", "0", "--out", str(tmp_path / "here")]) == 0
     capsys.readouterr()
     sender = signal_to(tmp_path / "jobs" / name, signal.SIGUSR2)
-    assert cli.main([*JOBS, "--seeds", "0", "--out", str(tmp_path / "jobs")]) == 0
+    assert cli.main([*JOBS, *options, "--seeds", "0", "--out", str(tmp_path / "jobs")]) == 0
     sender.join()
     assert f"[1/1] {name}: train NLL" in capsys.readouterr().err
     assert outcome(tmp_path / "jobs" / name) == outcome(tmp_path / "here" / name)
-    assert len(folder.read_run(tmp_path / "jobs" / name).environment["starts"]) == 2
+    starts = folder.read_run(tmp_path / "jobs" / name).environment["starts"]
+    assert [start["update"] > 0 for start in starts] == [False, True]
+    assert {start["command"] for start in starts} == {command_line()}
 
 
 @pytest.mark.long
@@ -88,6 +92,8 @@ def test_a_job_that_is_killed_is_named_and_the_same_command_resumes_it(tmp_path,
     [
         (["--on", "local", "--ask", "60"], "--ask must have words such as timeout_min=60, got '60'"),
         (["--on", "local", "--ask", "timeout=60"], "unknown word of --ask 'timeout'; did you mean 'timeout_min'?"),
+        (["--on", "local", "--ask", "slurm_...=1"], "unknown word of --ask 'slurm_...'"),
+        (["--on", "local", "--ask", "timeout_min=\N{SUPERSCRIPT TWO}"], '--on local: Parameter "timeout_min" expected'),
         (["--on", "local", "--ask", "slurm_x=1"], "--on local: Unknown argument 'x'"),
         (["--on", "local", "--ask", "timeout_min=abc"], '--on local: Parameter "timeout_min" expected type'),
         (["--on", "slurm"], "--on slurm: "),

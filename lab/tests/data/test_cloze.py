@@ -63,6 +63,7 @@ def test_prepared_from_books_it_is_found_by_runs(tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"ready in {source.cache_folder() / 'books-cloze'}" in said
     assert not leftover.exists()
+    assert not list((source.cache_folder() / "parsed").rglob("*.safetensors")), "one copy is enough"
     data = questions.CORPORA["books-cloze"].load(None)
     names = {path.stem.rpartition("_")[2] for path in (source.cache_folder() / "books-cloze").rglob("*.question")}
     assert {name.rpartition("-")[0] for name in names} == {"Ash", "Birch", "Cedar", "Dill"}

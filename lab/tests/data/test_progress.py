@@ -19,6 +19,12 @@ def test_what_is_quick_says_nothing(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_the_first_of_torchruns_processes_speaks(clock, monkeypatch, capsys):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    list(progress.followed(range(200), "reading numbers"))
+    assert capsys.readouterr().err == ""
+
+
 def test_a_line_for_each_quarter(clock, capsys):
     list(progress.followed(range(200), "reading numbers"))
     assert capsys.readouterr().err.splitlines() == [f"reading numbers: {n} %" for n in (0, 25, 50, 75, 100)]

@@ -1,6 +1,7 @@
 """Downloads: checked before they are kept, and clear about what to do without a network."""
 
 import dataclasses
+import gzip
 import hashlib
 
 import pytest
@@ -99,6 +100,21 @@ def test_a_download_goes_on_only_beside_the_published_files(source, served, name
         sources.locate(source, None)
     assert not (folder / "train-labels-idx1-ubyte.gz").exists()
     (folder / name).unlink()
+    assert not sources.missing(source, sources.locate(source, None))
+
+
+@pytest.mark.parametrize("spelling", ["plain", "gzipped"])
+def test_a_download_goes_on_beside_the_published_content(source, spelling):
+    folder = write_mnist(sources.cache_folder() / "mnist", spell=SPELLINGS["plain"])
+    contents = {f"{path.name}.gz": hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    name = "train-images-idx3-ubyte"
+    for path in folder.iterdir():
+        if path.name != name:
+            path.unlink()
+        elif spelling == "gzipped":
+            (folder / f"{name}.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+            path.unlink()
+    source = dataclasses.replace(source, contents=contents)
     assert not sources.missing(source, sources.locate(source, None))
 
 

@@ -1,13 +1,17 @@
 """A small run by plain gradient descent, for one process or several."""
 
+import os
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 import layernorm as ln
+from lab_support.toy import StopAt
+from layernorm_lab.errors import Interrupted
 from layernorm_lab.runs.folder import RunFolder
-from layernorm_lab.train import distributed
+from layernorm_lab.train import distributed, loop
 from layernorm_lab.train.batches import Shuffled
 from layernorm_lab.train.loop import Fit
 from layernorm_lab.train.progress import Progress
@@ -24,7 +28,14 @@ def train_and_disconnect(path):
     assert not left, left
 
 
-def train(path):
+def train_in_two_parts(path):
+    """Trains in one of several processes, of which the first gets a Ctrl-C between two evaluations, and goes on."""
+    with pytest.raises(Interrupted):
+        train(path, StopAt(loop.BLOCK if os.environ["RANK"] == "0" else 10**9))
+    train_and_disconnect(path)
+
+
+def train(path, progress=None):
     """Trains on 16 cases in batches of 5: the last batch of an epoch has one case, and one process none of it."""
     accelerator = distributed.accelerator("cpu", "float32")
     whole, order = Shuffled(16, 5, 0), Shuffled(16, 5, 0, accelerator.process_index, accelerator.num_processes)
@@ -55,7 +66,7 @@ def train(path):
     folder = RunFolder(path, writes=accelerator.is_main_process)
     with folder.open():
         folder.start({"experiment": "descent"})
-        Fit(task, folder, accelerator, {}, 1e9).run(Progress())
+        Fit(task, folder, accelerator, {}, 1e9).run(progress or Progress())
 
 
 class _Both(nn.Module):

@@ -13,6 +13,7 @@ from layernorm_lab.report.curves import curves
 from layernorm_lab.report.deviations import one_of
 from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, Plan, Rung, Value, decide
 from layernorm_lab.report.pictures import pictures
+from layernorm_lab.report.tables import results
 from layernorm_lab.runs.folder import find_runs
 
 ERROR = Metric("valid_error", "validation error", percent=True)
@@ -150,6 +151,26 @@ def test_claims_that_chose_other_rates_have_choices_of_their_own():
         "updates to a loss of 0.5": {0.001},
         "the loss": {0.002},
     }
+
+
+def test_the_rate_that_ends_best_is_shown_before_the_one_that_is_soonest():
+    both = [SPEED, dataclasses.replace(LOSS, measure=Value("valid", "the loss"))]
+    (block,), _ = compare(runs_of_trial(), both)
+    assert {item.rate for item in block.shown(Metric("valid", "")).values()} == {0.002}
+
+
+def test_two_trials_of_one_measure_have_a_choice_each():
+    later = Plan(seeds=tuple(range(20, 25)), looks=(5,))
+    trial = dataclasses.replace(LOSS.trial, plan=later, about="later seeds")
+    (block,), _ = compare(runs_of_trial((*TRIAL_SEEDS, *later.seeds)), [LOSS, dataclasses.replace(LOSS, trial=trial)])
+    by = block.choices(Metric("test", "", chosen="valid"))
+    assert [*by] == ["the loss", "the loss, with later seeds"]
+    counts = [{arm.norm: len(item.runs) for arm, item in choice.items()} for choice in by.values()]
+    assert counts == [{"none": 10, "layer": 10, "weight": 2}, {"none": 5, "layer": 5, "weight": 2}]
+    rows = results([block], [Metric("test", "", chosen="valid")], [], "").rows
+    assert [(row[1], row[-2]) for row in rows] == [
+        ("baseline", "10"), ("baseline", "5"), ("layer norm", "10"), ("layer norm", "5"), ("weight norm", "2")
+    ]  # fmt: skip
 
 
 def test_without_a_whole_pilot_no_claim_chooses():

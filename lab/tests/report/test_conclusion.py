@@ -65,8 +65,9 @@ def test_what_is_not_finished_or_diverged_is_not_compared(tmp_path):
     write_rates(tmp_path, "layer", {0.001: [None, None]})
     write_rates(tmp_path, "batch", {0.001: [0.1, "lost"]})
     assert concluded(tmp_path) == [
-        "Only the baseline has finished runs, so it is compared with nothing: test error after the last update "
-        "25.0 % (means over 2 seeds, one learning rate); left out: batch norm, of which 1 of 2 runs diverged."
+        "Only the baseline has finished runs of which none diverged, so it is compared with nothing: test error after "
+        "the last update 25.0 % (means over 2 seeds, one learning rate); left out: batch norm, of which 1 of 2 "
+        "runs diverged."
     ]
     write_rates(tmp_path / "begun", "layer", {0.001: [None]})
     assert concluded(tmp_path / "begun") == []

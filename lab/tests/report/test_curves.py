@@ -62,7 +62,7 @@ def test_claims_about_one_metric_that_chose_other_rates_have_a_panel_each():
     both = [SPEED, dataclasses.replace(LOSS, measure=Value("valid", "the loss"))]
     found, _ = compare(runs_of_trial(), both)
     (figure,) = curves("toy", "Loss.", found, [Metric("valid", "loss")])
-    ((speed, loss),) = figure.rows
+    ((loss, speed),) = figure.rows
     assert (speed.title, loss.title) == ("rates by updates to a loss of 0.5", "rates by the loss")
     assert (speed.curves[0].mean, loss.curves[0].mean) == (pytest.approx([0.4] * 3), pytest.approx([1.0, 0.9, 0.1]))
 

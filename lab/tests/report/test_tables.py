@@ -72,7 +72,14 @@ def test_results_are_of_finished_runs_where_there_are_any(tmp_path):
         write_digits(tmp_path / "killed", "layer", 128, seed, curve, epochs=3)
     table = results(blocks(tmp_path), [ERROR], [Column("error", "test_error")], "A note.")
     assert [row[3:] for row in table.rows] == [["0.30", "1", "30"], ["0.80 (0.70-0.90)", "2", "10-20"]]
-    assert table.note.endswith(" Unfinished runs are left out.")
+    assert table.note.endswith(" Runs that are unfinished or diverged are left out.")
+
+
+def test_a_run_that_diverged_has_no_part_in_a_mean(tmp_path):
+    write_rates(tmp_path, "none", {0.001: [0.3, "lost"]})
+    table = results(blocks(tmp_path), [ERROR], [Column("error", "test_error")], "A note.")
+    assert [row[3:5] for row in table.rows] == [["0.30", "1"]]
+    assert table.note.endswith(" Runs that are unfinished or diverged are left out.")
 
 
 def test_all_learning_rates(tmp_path):
@@ -196,11 +203,11 @@ def test_departures_from_a_protocol_are_told_as_one_writes_them(tmp_path):
             tmp_path / str(number), "layer", 128, 0, [0.3], learning_rate=rate, train_cases=50, prior=True, bias=2.0
         )
     runs = find_runs(sorted(tmp_path.iterdir())).runs
-    assert [f"{item.name}: {item.text}" for item in deviations(runs, (), Protocol(), ["held_out"])] == [
-        "learning_rate: 2e-05, 0.001 or 0.3; the paper's protocol has 0.001.".replace("2e-05, 0.001", "2e-05"),
-        "train_cases: 50; the paper's protocol has all (of them).",
-        "prior: on; the paper's protocol has off.",
-        "bias: 2; the paper's protocol has 0.",
+    assert [f"{item.name}: {item.text}" for item in deviations(runs, (), Protocol(), ["held_out"], "the code")] == [
+        "learning_rate: 2e-05, 0.001 or 0.3; the code has 0.001.".replace("2e-05, 0.001", "2e-05"),
+        "train_cases: 50; the code has all (of them).",
+        "prior: on; the code has off.",
+        "bias: 2; the code has 0.",
     ]
 
 
@@ -215,12 +222,17 @@ def test_deviations_hold_for_some_runs_and_have_their_numbers_filled_in(tmp_path
         Deviation("both", "S", "both", {"norm": ["layer"], "batch_size": [4]}),
         Deviation("neither", "S", "neither", {"norm": ["none"], "batch_size": [4]}),
         Deviation("data", "stand-in", "other data"),
+        Deviation("goal", "stand-in", "another measure"),
     )
-    found = deviations([one, two], named, Protocol(), ["learning_rate", "batch_size", "held_out"])
+    found = deviations([one, two], named, Protocol(), ["learning_rate", "batch_size", "held_out"], "")
     assert [(item.name, item.text) for item in found] == [
         ("rate", "0.001 or 0.5, 6,000 of digits, ?."),
         ("both", "both"),
         ("data", "other data"),
+        ("goal", "another measure"),
     ]
     one.environment["data"]["original"] = True
-    assert [item.name for item in deviations([one], named, Protocol(), ["learning_rate", "held_out"])] == ["rate"]
+    assert [item.name for item in deviations([one], named, Protocol(), ["learning_rate", "held_out"], "")] == [
+        "rate",
+        "goal",
+    ]

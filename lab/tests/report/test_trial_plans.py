@@ -463,6 +463,9 @@ def test_the_check_takes_each_seeds_rates_from_the_other_seeds():
     assert ruling.check.pairs[0] == pytest.approx((0.5, 0.5))
     assert ruling.check.pairs[1] == pytest.approx((0.8, 0.5))
     assert sorted(ruling.check.pairs) == [0, 1, *PLAN.seeds]
+    others = pairs(0.1 + SPREAD, 0.5 + 0 * SPREAD, seeds=range(30, 40))  # of another trial with the same options
+    checked = one(LOSS, [*layer, *pilot("none"), *pairs(0.4 + SPREAD, 0.5 + 0 * SPREAD), *others]).check
+    assert checked.pairs == ruling.check.pairs
     assert "with each seed's rates chosen by the other seeds: lower by" in ruling.effect_text
 
 

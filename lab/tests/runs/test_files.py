@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -85,6 +87,24 @@ def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path):
         pytest.fail("two holders")
     with files.locked(tmp_path):
         pass
+
+
+def test_a_second_holder_may_wait(tmp_path, capsys):
+    held, over = threading.Event(), []
+
+    def hold():
+        with files.locked(tmp_path):
+            held.set()
+            while "waiting" not in capsys.readouterr().err:
+                time.sleep(0.01)
+            over.append(True)
+
+    first = threading.Thread(target=hold)
+    first.start()
+    held.wait()
+    with files.locked(tmp_path, wait=True):
+        assert over
+    first.join()
 
 
 def test_the_byte_that_is_locked_is_left_alone(tmp_path, monkeypatch):

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from lab_support import plain_descent, processes
+from lab_support.runs import outcome
 from layernorm_lab import cli
 from layernorm_lab.errors import RunError
-from layernorm_lab.runs import checkpoint
+from layernorm_lab.runs import checkpoint, folder
 from layernorm_lab.train import distributed
 
 # 50 cases: the last batch of an epoch has 2 cases, and shares of 3 and 2 cases occur
@@ -75,6 +76,13 @@ def test_gradients_are_those_of_the_global_mean(tmp_path):
     assert any(name.endswith("running_var") for name in names)
     for name in names:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6)
+
+
+def test_two_processes_go_on_bit_for_bit(tmp_path):
+    in_two(plain_descent.train_and_disconnect, tmp_path / "whole", tmp_path / "said")
+    in_two(plain_descent.train_in_two_parts, tmp_path / "broken", tmp_path / "said")
+    assert len(folder.read_run(tmp_path / "broken").environment["starts"]) == 2
+    assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,17 @@ def test_gradients_can_be_changed_before_the_step(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(before, task.model.parameters(), strict=True))
 
 
+def test_a_first_gradient_whose_norm_is_not_finite_ends_the_run(tmp_path):
+    """Each number of it is finite, so that clipping saves all weights."""
+    task = toy(before_step=lambda model: nn.utils.clip_grad_value_(model.parameters(), 1))
+    loss = task.loss
+    task.loss = lambda model, update: (loss(model, update)[0] * (1e30 if update == 0 else 1), 6)
+    train(tmp_path / "run", task)
+    run = folder.read_run(tmp_path / "run")
+    assert run.diverged == 8
+    assert checkpoint.read_state(run.checkpoint()).first_gradient_norm is None
+
+
 def test_tiny_numbers_are_taken_for_zero_while_a_run_is_made(tmp_path):
     def half() -> float:
         return (torch.tensor([1.5e-38]) * 0.5).item()

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from ..errors import Failures, Interrupted, UsageError, error_line, printable, unknown, wrapped
+from ..errors import Failures, Interrupted, UsageError, error_line, is_first_process, printable, unknown, wrapped
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     code = _guarded(words, debug)
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it was closed before the start
+            sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush once more at its end
         if not code and not isinstance(error, BrokenPipeError):
@@ -59,7 +60,7 @@ def _say(message: str) -> None:
     text = f"layernorm: {printable(message)}"
     if sys.stderr.isatty():  # in a file or a pipe a message stays one line
         text = wrapped(text, 2, shutil.get_terminal_size().columns)
-        if os.environ.get("LOCAL_RANK", "0") != "0":
+        if not is_first_process():
             text = f"\n{text}"  # torchrun's first process may have a bar in this line
     print(text, file=sys.stderr)
 

@@ -95,6 +95,8 @@ def _data(words: list[str]) -> None:
             print(printable(line))
         return
     if parsed.name in catalogue.EMBEDDED:
+        if parsed.source is not None:
+            raise UsageError(f"{parsed.name} does not take --source: its data need no folder")
         print(f"{parsed.name}: {catalogue.EMBEDDED[parsed.name]}")
         return
     folder, facts = source.prepare_source(catalogue.find_source(parsed.name), parsed.source)
@@ -218,6 +220,8 @@ def _claims(parsed: argparse.Namespace) -> None:
     from ..report import rendering
     from ..runs.files import write_atomic
 
+    if parsed.out is not None and parsed.out == parsed.details:
+        raise UsageError(f"--out and --details must be two files, got {parsed.out} for both")
     pages = [(parsed.out, claims.claims_page), (parsed.details, claims.details_page)]
     for path, page in pages:
         if path is not None:

@@ -28,7 +28,7 @@ from ..runs.checkpoint import State
 from ..train.progress import Progress, progress
 from ..train.task import Course
 from .options import Request
-from .single import Outcome, Reporting, attempt_run, cut_off
+from .single import Outcome, Reporting, attempt_run, cut_off, resuming
 from .waiting import waiting
 
 SECONDS = 0.1
@@ -173,7 +173,9 @@ def _make(name: str, request: Request, runs: Mapping[int, Path], run: int, pipe:
     try:
         return attempt_run(name, request, run, runs[run], _ReportingProgress(pipe))
     except Interrupted:
-        sys.exit()
+        if pipe.poll():  # the parent stops all
+            sys.exit()
+        return Outcome(f"was interrupted by a signal; {resuming(request)}", failed=True)
 
 
 @contextlib.contextmanager

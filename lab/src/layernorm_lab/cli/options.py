@@ -62,7 +62,7 @@ class Settings(CheckedOptions):
             raise ValueError("--ask is for jobs: also give --on slurm")
         if self.track != "none" and not importlib.util.find_spec(self.track):
             raise ValueError(f"--track {self.track} needs a package: pip install {self.track}")
-        most = os.cpu_count()
+        most = None if self.on == "slurm" else os.cpu_count()
         if most and self.threads > most:  # where OpenMP cannot start so many, it ends the process
             raise ValueError(f"--threads must be at most {most}, the CPU cores of this machine, got {self.threads}")
 

@@ -99,7 +99,7 @@ def _report() -> Parser:
         ["layernorm report runs/digits", "layernorm report runs/a/mnist-layer-* --out report"],
     )
     parser.word("runs", "RUNS", "folders of runs, folders of these, summaries", nargs="+", type=Path)
-    parser.option("--out", Path, "folder for the report (else RUNS/report)")
+    parser.option("--out", Path, "folder for the report (else report in RUNS, or beside several)")
     parser.option(
         "--summary", Path, "write a summary of the runs, from which 'layernorm claims' decides, to this file, *.json.gz"
     )

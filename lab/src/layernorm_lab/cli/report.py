@@ -44,7 +44,7 @@ def make_report(paths: list[Path]) -> Report:
 
 def runs_of_one_experiment(paths: list[Path]) -> tuple[Experiment, FoundRuns]:
     """Finds the runs in some folders and summaries, which must be of one experiment, and that experiment."""
-    summaries = [path for path in paths if path.name.endswith(summary.ENDINGS)]
+    summaries = [path for path in paths if path.name.endswith(summary.ENDINGS) and not path.is_dir()]
     folders = [path for path in paths if path not in summaries]
     whole, notes = folder.find_runs(folders) if folders else FoundRuns([], [])
     kept = [run for path in summaries for run in summary.read_summary(path)]

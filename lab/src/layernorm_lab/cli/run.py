@@ -156,4 +156,4 @@ def _check_request(experiment: Experiment, request: Request, paths: Sequence[Pat
                 raise UsageError(str(error)) from error
     for path, config in zip(paths, request.configs, strict=True):
         if not request.settings.restart:
-            RunFolder(path).check_config(single.identity(experiment, request, config))
+            RunFolder(path).check_config(single.identity(experiment, request, config), single.flags(config))

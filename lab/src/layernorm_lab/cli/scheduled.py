@@ -14,7 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from ..errors import Failure, Interrupted, RunError, UsageError, unknown
 from ..protocol import Experiment
 from ..runs.checkpoint import State
 from ..runs.files import make_folder, read_json, write_json
+from ..runs.folder import RunFolder
 from ..train.progress import Progress, progress
 from ..train.task import Course
 from .options import Request
@@ -54,13 +55,19 @@ TIMES = 1000
 
 
 class _Job(submitit.helpers.Checkpointable):
-    """Makes one run of a request, on another machine."""
+    """Makes one run of a request, on another machine. The run's environment names the command that asked for it."""
+
+    def __init__(self) -> None:
+        self.words = sys.argv
 
     def __call__(self, name: str, request: Request, run: int, path: Path, said: Path) -> Outcome:
+        sys.argv = self.words
         if request.settings.threads:
             torch.set_num_threads(request.settings.threads)
         if request.settings.on == "local":
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # `_cancel` sends it, and submitit ignores it
+        elif request.settings.on == "slurm":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as submitit does: its own signal queues the job again
         try:
             return attempt_run(name, request, run, path, _WritingProgress(said))
         except (Interrupted, KeyboardInterrupt):
@@ -104,6 +111,8 @@ def make_as_jobs(experiment: Experiment, request: Request, runs: Mapping[int, Pa
     folder = make_folder(next(iter(runs.values())).parent / FOLDER)
     local = request.settings.on == "local"
     executor = _executor(folder, request)
+    # cleared here, not by the jobs: one that is queued again must go on
+    going_on = replace(request, settings=replace(request.settings, restart=False))
     failures: list[Failure] = []
     sizes = [size if place in runs else 0.0 for place, size in enumerate(request.sizes)]
     with progress(lines=len(runs), sizes=sizes) as displays:
@@ -117,9 +126,11 @@ def make_as_jobs(experiment: Experiment, request: Request, runs: Mapping[int, Pa
                 while waiting and len(posts) < (request.settings.jobs or len(runs)):
                     post = waiting.popleft()
                     post.said.unlink(missing_ok=True)
+                    if request.settings.restart:
+                        _clear(post.path)
                     # a terminal sends Ctrl-C to its processes, too, and submitit's would print tracebacks
                     with ctrl_c_ignored() if local else contextlib.nullcontext():
-                        post.job = executor.submit(_Job(), experiment.name, request, post.run, post.path, post.said)
+                        post.job = executor.submit(_Job(), experiment.name, going_on, post.run, post.path, post.said)
                     posts.append(post)
                 time.sleep(SECONDS / 2)
                 for post in [*posts]:
@@ -134,6 +145,12 @@ def make_as_jobs(experiment: Experiment, request: Request, runs: Mapping[int, Pa
         finally:
             _cancel([post.job for post in posts], local)  # those that are not over
     return failures
+
+
+def _clear(path: Path) -> None:
+    folder = RunFolder(path)
+    with folder.open():
+        folder.clear()
 
 
 def _cancel(jobs: Sequence[Any], local: bool) -> None:
@@ -156,9 +173,9 @@ def _executor(folder: Path, request: Request) -> submitit.AutoExecutor:
         name, equals, value = word.partition("=")
         if not equals:
             raise UsageError(f"--ask must have words such as timeout_min=60, got {word!r}")
-        if name not in WORDS and not name.startswith("slurm_"):
+        if name == "slurm_..." or (name not in WORDS and not name.startswith("slurm_")):
             raise unknown("word of --ask", name, WORDS)
-        asked[name] = int(value) if value.isdigit() else value
+        asked[name] = int(value) if value.isdecimal() else value
     try:
         executor = submitit.AutoExecutor(folder, cluster=request.settings.on, slurm_max_num_timeout=TIMES)
         executor.update_parameters(**asked)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..catalogue import find_experiment
+from ..config import field_of, flag
 from ..errors import Interrupted, error_line
 from ..protocol import Experiment
 from ..runs.checkpoint import State
@@ -21,12 +22,17 @@ from ..train.loop import Fit
 from ..train.progress import Progress, duration, glance
 from ..train.task import Accelerator, Course
 from ..train.tracking import tracked
-from .options import Request
+from .options import Request, Settings
 
 
 def identity(experiment: Experiment, request: Request, config: Any) -> dict[str, Any]:
     """Returns the values that tell a run from every other, as they are saved in its folder."""
     return {"experiment": experiment.name, **dataclasses.asdict(config), "precision": request.settings.precision}
+
+
+def flags(config: Any) -> dict[str, str]:
+    """Returns the option of each of these values that is one."""
+    return {item.name: flag(item) for item in (*dataclasses.fields(config), field_of(Settings, "precision"))}
 
 
 def make_run(
@@ -42,7 +48,7 @@ def make_run(
         if settings.restart and folder.writes:
             folder.clear()
         accelerator.wait_for_everyone()  # no process reads the folder before the main process has cleared it
-        folder.check_config(wanted)  # a second time: another command may have written here after the first check
+        folder.check_config(wanted, flags(config))  # again: another command may have written here after the first check
         if folder.finished(wanted):
             return done_before(path)
         data = experiment.load(config, settings.data)
@@ -100,8 +106,12 @@ def attempt_run(name: str, request: Request, run: int, path: Path, display: Prog
 
 def cut_off(how: str, request: Request) -> str:
     """Words why a run has no result whose process was ended: in which way, and what to do."""
-    again = "the same command without --restart" if request.settings.restart else "the same command"
-    return f"{how}, perhaps for lack of memory; {again} resumes"
+    return f"{how}, perhaps for lack of memory; {resuming(request)}"
+
+
+def resuming(request: Request) -> str:
+    """Words how an interrupted run goes on."""
+    return f"the same command{' without --restart' if request.settings.restart else ''} resumes"
 
 
 def done_before(path: Path) -> str:

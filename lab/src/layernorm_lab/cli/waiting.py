@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
+
+from ..errors import is_first_process
 
 SILENCE = 3.0
 """Seconds after which a file or a pipe gets a line."""
@@ -18,7 +19,7 @@ def waiting(what: str) -> Iterator[None]:
     """Says what is waited for, such as "loading PyTorch", inside the ``with``: at once on a terminal, which is cleaned
     afterwards. In a file or a pipe it is a line for every `SILENCE` seconds, with the time so far."""
     text = f"{what} ..."
-    if os.environ.get("LOCAL_RANK", "0") != "0":  # of torchrun's processes the first one speaks
+    if not is_first_process():
         yield
     elif sys.stderr.isatty():
         print(text, end="", file=sys.stderr, flush=True)

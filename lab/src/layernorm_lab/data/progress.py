@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from ..errors import is_first_process
+
 Item = TypeVar("Item")
 
 QUIET = 2.0
@@ -26,7 +28,7 @@ class PercentDone:
 
     def show(self, percent: int, more: str = "") -> None:
         """Shows how much is done, if it has changed. ``more`` is added where lines are not overwritten."""
-        if time.monotonic() < self.begins:
+        if time.monotonic() < self.begins or not is_first_process():
             return
         if sys.stderr.isatty():
             if percent != self.shown:

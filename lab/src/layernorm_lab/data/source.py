@@ -16,7 +16,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -48,6 +48,7 @@ class Source(Generic[Dataset]):
         summary: one line for `layernorm data list`.
         files: every file's name, as used in messages, and its published SHA-256. Without an address an entry may be a
             folder or a pattern (`*.txt`), and has no SHA-256.
+        contents: the SHA-256 of the uncompressed content of files that are published compressed.
         read: reads the data set in a folder, and raises RunError if it is damaged. The last folder is remembered, as
             `load` reads it for every run of a command.
         url: the address of the files. None: they must be put in place by hand.
@@ -66,6 +67,7 @@ class Source(Generic[Dataset]):
     files: Mapping[str, str]
     read: Callable[[Path], Dataset]
     url: str | None = None
+    contents: Mapping[str, str] = field(default_factory=dict)
     spellings: Callable[[str], tuple[str, ...]] = plain_or_gzipped
     form: str = "plain or gzipped"
     packed: str | None = None
@@ -134,7 +136,7 @@ class PublishedFiles:
 
 def facts_of(source: Source, folder: Path, fingerprint: str, **more: Any) -> dict[str, Any]:
     """Makes the facts of a data set for records and reports: those of every data set, and ``more``."""
-    return {"name": source.name, "fingerprint": fingerprint, **more, "folder": path_text(folder)}
+    return {"name": source.name, "fingerprint": fingerprint, **more, "folder": path_text(folder.absolute())}
 
 
 def missing(source: Source, folder: Path) -> list[str]:
@@ -268,13 +270,13 @@ def download(source: Source, option: str) -> Path:
         raise RunError(_by_hand(source, cache_folder() / source.name, option))
     folder = make_folder(cache_folder() / source.name)
     pooch.get_logger().setLevel("WARNING")
-    with _beside(source, folder) as new:
+    with _beside(source, folder, wait=True) as new:
         for name, digest in source.files.items():
             path = find_file(source, folder, name)
             if path is None:
                 write_atomic(new / name, _fetched(source, name, digest, folder, option))
                 _take_place(new / name, folder / name)
-            elif digest not in (sha256(read_bytes(path)), sha256(read_content(path))):
+            elif not {digest, source.contents.get(name)} & {sha256(read_bytes(path)), sha256(read_content(path))}:
                 raise RunError(
                     f"{path} is not the published {name} (another SHA-256); remove it to download the published file"
                 )
@@ -368,13 +370,15 @@ def _write_made_files(source: Source, texts: Iterable[tuple[str, str]], new: Pat
             (made / name).write_text(text, encoding="utf-8")
     facts = source.read(made).facts
     write_atomic(new / str(source.packed), packed_form(source, made))
+    kept_parse(source, made).unlink(missing_ok=True)  # it would be a second copy
     return facts
 
 
 @contextlib.contextmanager
-def _beside(source: Source, folder: Path) -> Iterator[Path]:
-    """Makes a folder inside that of the cache, only for this process. Removes leftovers of killed processes."""
-    with locked(make_folder(cache_folder() / f".{source.name}")):
+def _beside(source: Source, folder: Path, wait: bool = False) -> Iterator[Path]:
+    """Makes a folder inside that of the cache, only for this process: another one is refused, or waits. Removes
+    leftovers of killed processes."""
+    with locked(make_folder(cache_folder() / f".{source.name}"), wait):
         for leftover in folder.glob(".making.*"):
             shutil.rmtree(leftover, ignore_errors=True)
         with failing(f"write in {folder}"):

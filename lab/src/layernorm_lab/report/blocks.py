@@ -13,6 +13,7 @@ from ..runs.folder import Run
 from .arms import GAINED, NORMS, RATE, Arm, has, in_order
 from .deviations import option_text
 from .judge import Claim, best_rate
+from .judge.measure import Value
 from .page import STYLES, Style
 
 Group = list[Run]
@@ -116,6 +117,7 @@ class Block:
         """
         about = [claim for claim in self.claims if not claim.over_rates and not claim.trial.tried]
         exact = [claim for claim in about if claim.measure.metric == metric.name]
+        exact.sort(key=lambda claim: not isinstance(claim.measure.chooses, Value))  # a speed's rate may end worse
         like = [claim for claim in about if claim.measure.chosen and claim.measure.chosen.metric == metric.chosen]
         like = like or [claim for claim in about if claim.measure.metric == metric.chosen]
         choices: dict[str, Choice] = {}
@@ -124,7 +126,8 @@ class Block:
             choice = {arm: self._shown(arm, metric, claim) for arm in self.arms}
             choice = {arm: shown for arm, shown in choice.items() if shown.runs}
             if choice not in choices.values():
-                choices[claim.measure.about if claim else ""] = choice
+                name = claim.measure.about if claim else ""
+                choices[f"{name}, with {claim.choice}" if claim and name in choices else name] = choice
         return choices
 
     def shown(self, metric: Metric) -> Choice:

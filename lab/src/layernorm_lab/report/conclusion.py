@@ -92,10 +92,11 @@ def _parts(block: Block, ended: Sequence[_Ended], lost: Sequence[str], metric: M
     first, *others = ended
     level = [first, *(item for item in others if number(item.mean) == number(first.mean))]
     others = others[len(level) - 1 :]
-    has = "have" if len(level) > 1 else "has"
     if len(ended) == 1:
-        told = f"{_where(block)}only {first.name} has finished runs, so it is compared with nothing: {name} "
+        has = "has finished runs of which none diverged" if lost else "has finished runs"
+        told = f"{_where(block)}only {first.name} {has}, so it is compared with nothing: {name} "
         return [f"{told}{_when(metric)} {number(first.mean)} ({_runs(ended)})", *_left_out(lost)]
+    has = "have" if len(level) > 1 else "has"
     best = f"the {'highest' if metric.rising else 'lowest'} {name} {_when(metric)}"
     parts = [f"{_where(block)}{_listed([item.name for item in level])} {has} {best}, {number(first.mean)}"]
     if others:

@@ -13,7 +13,7 @@ from .page import Deviation
 
 
 def deviations(
-    runs: Sequence[Run], named: Sequence[Deviation], protocol: Any, apart: Collection[str]
+    runs: Sequence[Run], named: Sequence[Deviation], protocol: Any, apart: Collection[str], whose: str
 ) -> list[Deviation]:
     """Lists the deviations of some runs, with their numbers filled in.
 
@@ -22,6 +22,7 @@ def deviations(
         named: the experiment's deviations; those that hold for none of the runs are left out.
         protocol: a configuration with the paper's values. Every other value of an option is also a deviation.
         apart: the options that the paper does not state, or states several values of.
+        whose: whose the values of ``protocol`` are, such as "the paper's protocol".
     """
     data = runs[0].environment["data"]
     values = _Values({name: one_of(run.config.get(name) for run in runs) for name in runs[0].config})
@@ -29,7 +30,7 @@ def deviations(
     results = [
         dataclasses.replace(item, text=item.text.format_map(values))
         for item in named
-        if any(_holds(item, run) for run in runs) and not (item.mark == "stand-in" and data.get("original"))
+        if any(_holds(item, run) for run in runs) and not (item.name == "data" and data.get("original"))
     ]
     for option in dataclasses.fields(protocol):
         paper = getattr(protocol, option.name)
@@ -37,7 +38,7 @@ def deviations(
         if others and option.name not in ("norm", "seed", *apart):
             zero = re.search(r"\(0: ((?:[^()]|\([^()]*\))*)\)", option.metadata["doc"])
             words = {0: zero[1]} if zero else {}
-            text = f"{one_of(others, words)}; the paper's protocol has {option_text(paper, words)}."
+            text = f"{one_of(others, words)}; {whose} has {option_text(paper, words)}."
             results.append(Deviation(option.name, "I", text))
     if values["precision"] != "float32":
         results.append(Deviation("precision", "I", f"{values['precision']}."))

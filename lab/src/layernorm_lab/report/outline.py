@@ -65,6 +65,7 @@ class Outline:
         also: further metrics in the figure of learning rates.
         deviations: where the experiment departs from the paper.
         apart: the options that the paper does not state, or states several values of.
+        whose: whose the values of ``config`` are, where the paper names none.
         prefixes: of metrics that make an arm of their own, such as `exact_`.
         extra: (the blocks of runs) -> what only this experiment has.
     """
@@ -80,6 +81,7 @@ class Outline:
     also: Sequence[Metric] = ()
     deviations: Sequence[Deviation] = ()
     apart: Sequence[str] = ()
+    whose: str = "the paper's protocol"
     prefixes: Sequence[str] = ()
     extra: Callable[[Sequence[Block]], Extra] = field(default=lambda blocks: Extra())
 
@@ -105,7 +107,7 @@ class Outline:
                 update_times(blocks),
                 *extra.tables,
             ],
-            deviations=deviations(runs, self.deviations, self.config, self.apart),
+            deviations=deviations(runs, self.deviations, self.config, self.apart, self.whose),
             runs=runs,
             pictures=extra.pictures,
         )

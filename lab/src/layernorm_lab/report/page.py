@@ -151,8 +151,8 @@ class Deviation:
         mark: one of `MARKS`.
         text: the difference. `{learning_rate}` stands for the runs' values of an option, `{data_images_train}` for a
             fact of the data set.
-        where: the options of the runs that differ so, each with its values. A stand-in differs only where the data are
-            not the paper's.
+        where: the options of the runs that differ so, each with its values. One that is named "data" differs only where
+            these are not the paper's.
     """
 
     name: str

@@ -84,7 +84,7 @@ def results(
     title: str = "Results",
 ) -> Table:
     """Makes a table with a row for each arm at each learning rate that the figure of the metrics shows it at, and the
-    rows of the paper on these norms. A row is about the runs that are done, as the report's first sentence is; without
+    rows of the paper on these norms. A row is about the runs that are whole, as the report's first sentence is; without
     any, about all, each as far as it is. The note says what a reader must know of the columns."""
     heads = [heading(blocks), "norm", "rate", *(column.head for column in columns), "seeds", "updates"]
     rows, left_out = [], ""
@@ -92,9 +92,10 @@ def results(
         choices = [choice for metric in metrics for choice in block.choices(metric).values()]
         for arm in block.arms:
             shown = [choice[arm] for choice in choices if arm in choice]
-            for item in sorted({item.rate: item for item in reversed(shown)}.values()):
-                runs = [run for run in item.runs if run.done] or item.runs
-                left_out = " Unfinished runs are left out." if len(runs) < len(item.runs) else left_out
+            apart = {(item.rate, *(run.config["seed"] for run in item.runs)): item for item in reversed(shown)}
+            for _, item in sorted(apart.items()):
+                runs = [run for run in item.runs if run.whole] or item.runs
+                left_out = " Runs that are unfinished or diverged are left out." if runs != item.runs else left_out
                 first = [block.label or "here" * bool(paper), arm.name, f"{item.rate:g}"]
                 last = [str(len(runs)), low_to_high([run.records[-1]["update"] for run in runs], 9)]
                 rows.append([*first, *(column.cell(runs, arm.prefix) for column in columns), *last])

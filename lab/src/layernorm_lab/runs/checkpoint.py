@@ -36,7 +36,7 @@ class State:
     seconds: float = 0.0  # of wall time, over all starts
     train_seconds: float = 0.0  # of these, in updates
     losses: int = 0  # updates in the running training loss
-    first_gradient_norm: float = 0.0  # of update 0, before anything is clipped
+    first_gradient_norm: float | None = None  # of update 0, before anything is clipped; None: it is not finite
     kept_update: int = 0  # the update after which the kept model was evaluated; 0: none is kept yet
     kept_score: float = 0.0  # its value of the metric that `Task.keep` names
     diverged: int | None = None  # the update whose evaluation showed that the run had diverged

@@ -9,13 +9,14 @@ import io
 import json
 import os
 import stat
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import RunError, failing, reason
+from ..errors import RunError, failing, printable, reason
 from .schema import check_values, sealed, unsealed
 
 MOST = 1 << 30
@@ -171,21 +172,23 @@ def read_json(path: Path, advice: str = ADVICE) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Locks a folder for this process, and refuses a second one. The lock ends when the process does."""
+def locked(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Locks a folder for this process. A second one is refused, or waits. The lock ends when the process does."""
     from filelock import FileLock, Timeout
 
     path = folder / ".lock"
     if os.path.lexists(path) and (not stat.S_ISREG(path.lstat().st_mode) or path.lstat().st_nlink > 1):
         # this process's number would be written into somebody's file, or into a FIFO
         raise RunError(f"cannot write in {folder}: {path.name} is a link or no regular file")
+    lock = FileLock(path, blocking=False, fallback_to_soft=False)
     try:
-        held = FileLock(path, blocking=False, fallback_to_soft=False).acquire()
+        held = lock.acquire()
     except Timeout as error:
-        raise RunError(
-            f"{folder} is in use by another process ({holder(folder) or 'unknown'}); let it end, or stop it, and give "
-            "this command again"
-        ) from error
+        used = f"{folder} is in use by another process ({holder(folder) or 'unknown'})"
+        if not wait:
+            raise RunError(f"{used}; let it end, or stop it, and give this command again") from error
+        print(f"{printable(used)}; waiting for it", file=sys.stderr, flush=True)
+        held = lock.acquire(blocking=True)
     except OSError as error:
         raise RunError(f"cannot write in {folder}: {reason(error)}") from error
     with held:

@@ -131,10 +131,11 @@ class RunFolder:
             with failing(f"remove {self.path / name}"):
                 (self.path / name).unlink(missing_ok=True)
 
-    def check_config(self, wanted: dict[str, Any]) -> None:
-        """Refuses a folder that holds a run of another configuration. The error says what differs."""
+    def check_config(self, wanted: dict[str, Any], flags: Mapping[str, str]) -> None:
+        """Refuses a folder that holds a run of another configuration. The error says what differs, a value that is an
+        option by its flag."""
         if _config_exists(self.path):
-            _refuse_other(self.path, read_json(self.path / CONFIG), wanted)
+            _refuse_other(self.path, read_json(self.path / CONFIG), wanted, flags)
 
     def finished(self, wanted: dict[str, Any]) -> bool:
         """Tells whether the folder holds a run of exactly this configuration that has reached its end."""
@@ -143,7 +144,7 @@ class RunFolder:
     def check_data(self, facts: dict[str, Any]) -> None:
         """Refuses to resume with another data set than the run began with."""
         if data := _environment(self.path).data:
-            _refuse_other(self.path, data, facts, only=("name", "fingerprint"))
+            _refuse_other(self.path, data, facts, {}, only=("name", "fingerprint"))
 
     def start(self, config: dict[str, Any]) -> None:
         """Writes the configuration."""
@@ -324,10 +325,12 @@ def without_copies(runs: Sequence[Run]) -> FoundRuns:
     return FoundRuns(list(kept.values()), notes)
 
 
-def _refuse_other(path: Path, there: dict[str, Any], asked: dict[str, Any], only: tuple[str, ...] = ()) -> None:
+def _refuse_other(
+    path: Path, there: dict[str, Any], asked: dict[str, Any], flags: Mapping[str, str], only: tuple[str, ...] = ()
+) -> None:
     names = only or tuple(dict.fromkeys([*there, *asked]))
     differing = [
-        f"{name if only else '--' + name.replace('_', '-')} is {there.get(name)} there, {asked.get(name)} here"
+        f"{flags.get(name, name)} is {there.get(name)} there, {asked.get(name)} here"
         for name in names
         if there.get(name) != asked.get(name)
     ]

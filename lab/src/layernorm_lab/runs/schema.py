@@ -96,7 +96,7 @@ def check_values(value: Any, name: str = "") -> None:
     """Checks that all numbers in a JSON value can be drawn and all texts be printed. The message of a ValueError, which
     has the name of the value, is meant to follow the name of the file."""
     if isinstance(value, (int, float)):
-        most = 2**53 if isinstance(value, int) else LARGEST
+        most = largest(value)
         if not abs(value) <= most:  # nor is what is not a number
             shown = repr(value) if len(repr(value)) < 30 else f"a number of {len(repr(value))} digits"
             raise ValueError(f"has an impossible value: {name} is {shown}, not a finite number of at most {most:g}")
@@ -112,9 +112,10 @@ def check_values(value: Any, name: str = "") -> None:
             check_values(item, f"{name}[{number}]")
 
 
-LARGEST = 1e100
-"""The largest number with a point in a run's files: far above those of float32 and their squares, and small enough to
-be added and drawn."""
+def largest(value: int | float) -> int | float:
+    """Returns the largest number that a run's files may have of the type of this one. With a point it is far above
+    those of float32 and their squares, and small enough to be added and drawn."""
+    return 2**53 if isinstance(value, int) else 1e100
 
 
 def check_numbers(values: Mapping[str, Any], whole: Iterable[str]) -> None:

@@ -126,7 +126,7 @@ class Fit:
                 gradients = [item.grad for item in self.bare.parameters() if item.grad is not None]
                 self.gradient_norm = float(nn.utils.get_total_norm(gradients))
             if update == 0:
-                state.first_gradient_norm = self.gradient_norm
+                state.first_gradient_norm = self.gradient_norm if math.isfinite(self.gradient_norm) else None
             if task.before_step is not None:
                 task.before_step(self.bare)
             optimizer.step()
@@ -154,6 +154,7 @@ class Fit:
         metrics = {"batch_loss": running, "gradient_norm": self.gradient_norm}
         # also checks the weights, which the last step may have made infinite after a finite loss
         whole = all(bool(item.isfinite().all()) for item in self.bare.parameters())
+        whole = whole and state.first_gradient_norm is not None
         if whole and _finite(metrics):
             self.bare.eval()
             with torch.no_grad():
@@ -220,16 +221,21 @@ class Fit:
         return bool(word[0]), bool(word[1])
 
     def _save(self) -> None:
-        generators = self._generators()
+        own = self._generators()
+        everyone: list[Any] = [(own, float(self.loss_sum))]
+        if self.accelerator.num_processes > 1:
+            everyone *= self.accelerator.num_processes
+            torch.distributed.all_gather_object(everyone, everyone[0])
         if not self.folder.writes:
             return
+        generators = {f"{name}.{rank}": state for rank, (own, _) in enumerate(everyone) for name, state in own.items()}
         optimizer, groups = checkpoint.optimizer_tensors(self.task.optimizer)
         tensors = {
             **checkpoint.prefixed("model", self.bare.state_dict()),
             **checkpoint.prefixed("optimizer", optimizer),
             **checkpoint.prefixed("generator", generators),
             **checkpoint.prefixed("kept", self.kept),
-            "loss_sum": self.loss_sum,
+            "loss_sum": torch.tensor([loss for _, loss in everyone], dtype=torch.float64).squeeze(),
         }
         header = Header(self.state, groups, self.accelerator.num_processes)
         checkpoint.save_checkpoint(self.folder.checkpoint, tensors, asdict(header))
@@ -253,7 +259,7 @@ class Fit:
             raise RunError(f"{self.folder.checkpoint} does not fit this model ({error})") from error
         self.bare.load_state_dict(checkpoint.under("model", tensors))
         self.state = header.state
-        self.loss_sum.copy_(tensors["loss_sum"])
+        self.loss_sum.fill_(tensors["loss_sum"].view(-1)[self.accelerator.process_index])
         device = self.accelerator.device
         self.kept = {name: tensor.to(device) for name, tensor in checkpoint.under("kept", tensors).items()}
         self._set_generators(checkpoint.under("generator", tensors))
@@ -266,7 +272,8 @@ class Fit:
         check_alike("the model", model, checkpoint.under("model", tensors))
         check_alike("the kept model", model if header.state.kept_update else {}, checkpoint.under("kept", tensors))
         loss = {name: tensor for name, tensor in tensors.items() if "/" not in name}
-        check_alike("the training loss", {"loss_sum": self.loss_sum}, loss)
+        expected = torch.zeros(header.processes, dtype=torch.float64).squeeze()
+        check_alike("the training loss", {"loss_sum": expected}, loss)
         states = checkpoint.under("generator", tensors)
         for name in sorted(states.keys() | {f"cpu.{rank}" for rank in range(header.processes)}):
             kind = name.split(".")[0]
@@ -277,15 +284,11 @@ class Fit:
                     raise ValueError(f"no state of the generator {name}") from error
 
     def _generators(self) -> dict[str, Tensor]:
-        """Returns the states of all processes' random number generators (dropout), by name and rank."""
+        """Returns the states of this process's random number generators (dropout), by name."""
         own = {"cpu": torch.get_rng_state()}
         if self.accelerator.device.type == "cuda":
             own["cuda"] = torch.cuda.get_rng_state(self.accelerator.device)
-        everyone: list[Any] = [own]
-        if self.accelerator.num_processes > 1:
-            everyone = [None] * self.accelerator.num_processes
-            torch.distributed.all_gather_object(everyone, own)
-        return {f"{name}.{rank}": state for rank, states in enumerate(everyone) for name, state in states.items()}
+        return own
 
     def _set_generators(self, states: dict[str, Tensor]) -> None:
         rank = self.accelerator.process_index

@@ -139,5 +139,5 @@ def test_unfinished_and_damaged_runs(whole):
 
 def test_the_terminal_and_the_markdown(whole, capsys):
     text = shown(report_of(whole), capsys)
-    for part in ("[stand-in]", "[S]", "padding: one row of zeros", "width: 16; the paper's protocol has 96."):
+    for part in ("[stand-in]", "[S]", "padding: one row of zeros", "width: 16; the public code has 96."):
         assert part in text

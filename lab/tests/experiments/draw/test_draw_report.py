@@ -69,7 +69,8 @@ def test_the_terminal_and_the_markdown(six, capsys):
     text = shown(report_of(six), capsys)
     for part in ("82.09", "glimpses: 16; the paper's protocol has 64.", "[S]", "figure4.png", "epochs: 4"):
         assert part in text
-    assert "[stand-in]" not in text
+    assert "measure: speed is measured by the bound on the validation images" in text
+    assert "Larochelle and Murray" not in text, "the data are theirs"
 
 
 def test_a_checkpoint_that_cannot_be_read_leaves_the_report_without_its_samples(six):

@@ -118,6 +118,7 @@ def test_search_shows_pictures(finished, data, tmp_path, capsys):
     (pictures / "9.png").write_bytes(b"no picture")
     (pictures / "10.png").write_bytes(b"nor this")
     refused(command, 1, "has 11 pictures (.jpg, .jpeg, .png); expected 10, one a test image", capsys)
+    refused(["search", str(finished / RUN), "a dog", "--out", "here"], 2, "also give --images", capsys)
 
 
 @pytest.mark.parametrize("sentence", ["a dog for $5_{$", "<b>a dog</b>", "a \x1b[31m dog\x07"])

@@ -234,6 +234,10 @@ def test_what_an_evaluation_asks_for_is_looked_at_before_training(data, tmp_path
     assert cli.main(command) == 2
     assert "mr has 7 sentences of a class, the classification tasks need 10" in one_line(capsys)
     assert not (tmp_path / "o").exists()
+    assert cli.main([*command, "--tasks-every", "0", "--norm", "layer", "--updates", "1"]) == 0
+    capsys.readouterr()
+    (run,) = (tmp_path / "o").glob("skip-thoughts-*")
+    refused(["evaluate", str(run), "--data", str(few)], 2, "mr has 7 sentences of a class", capsys)
     facts = {"triples": {"train": 100, "valid": 9, "test": 0}}
     lacking = types.SimpleNamespace(facts=facts, books=types.SimpleNamespace(words=range(1000)))
     with pytest.raises(UsageError, match="the test split have no three sentences"):

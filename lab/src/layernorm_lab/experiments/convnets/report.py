@@ -54,5 +54,6 @@ OUTLINE = Outline(
     also=[LOSS],
     deviations=DEVIATIONS,
     apart=APART,
+    whose="the public code",
     extra=lambda blocks: border_report.measured(blocks, ERROR),
 )

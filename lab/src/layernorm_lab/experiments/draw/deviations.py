@@ -34,3 +34,6 @@ DEVIATIONS = (
     Deviation("RMS norm", "I", "not in the paper: the cell is divided by its root mean square.", {"norm": ["rms"]}),
     Deviation("weight norm", "I", "not in the paper's experiment: only of the LSTMs' weights.", {"norm": ["weight"]}),
 )
+
+APART = ("initial", "deviation")
+"""The options of which the paper states no value."""

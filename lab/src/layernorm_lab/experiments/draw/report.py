@@ -13,7 +13,7 @@ from ...report.tables import Column, mean
 from ...runs.folder import Run
 from . import samples
 from .config import Config
-from .deviations import DEVIATIONS
+from .deviations import APART, DEVIATIONS
 from .network import Drawing
 
 CLAIM = (
@@ -92,5 +92,6 @@ OUTLINE = Outline(
     chosen=VALID,
     concluded=TEST,
     deviations=DEVIATIONS,
+    apart=APART,
     extra=_samples,
 )

@@ -24,8 +24,14 @@ DEVIATIONS = (
         "S",
         "derivatives of a sequence's loss are cut as by Graves, to +-100 at the outputs and +-10 before the LSTMs' "
         "sigmoids and tanhs; a last, smaller batch of an epoch has lower limits, in proportion to its lines.",
+        {"clip": ["gates"]},
     ),
-    Deviation("cleaning", "I", "lines are cleaned as by Graves, who tells no numbers: {data_cleaned}."),
+    Deviation(
+        "cleaning",
+        "I",
+        "lines are cleaned as by Graves, who tells no numbers: {data_cleaned}.",
+        {"lines": ["cleaned"]},
+    ),
     Deviation("data", "stand-in", "the lines are not those of the published lists (their content differs)."),
 )
 

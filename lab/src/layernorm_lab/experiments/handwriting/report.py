@@ -53,11 +53,13 @@ def _samples(blocks: Sequence[Block]) -> Extra:
 def _sizes(blocks: Sequence[Block]) -> list[str]:
     """Counts the networks' numbers of parameters."""
     counts = {}
-    for arm, run in ((arm, block.runs(arm)[0]) for block in blocks for arm in block.arms):
-        try:
-            counts[arm.name] = sum(parameter.numel() for parameter in samples.network(run).parameters())
-        except RunError:
-            continue
+    for block in blocks:
+        for arm in block.arms:
+            name = f"{arm.name} with {block.title}" if block.title else arm.name
+            try:
+                counts[name] = sum(parameter.numel() for parameter in samples.network(block.runs(arm)[0]).parameters())
+            except RunError:
+                continue
     text = ", ".join(f"{count:,} ({name})" for name, count in counts.items())
     return [f"Parameters: {text}."] if counts else []
 

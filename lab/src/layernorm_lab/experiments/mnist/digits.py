@@ -15,7 +15,7 @@ class Config(config.Config):
     """The options of `mnist`, sized for 1200 training cases of 64 pixels."""
 
     epochs: int = option(30, "passes over the training set", least=1)
-    hidden: int = option(256, "units in each of the two hidden layers", least=1)
+    hidden: int = option(256, "units in each of the two hidden layers", least=2)
     held_out: int = option(197, "cases at the end of the training set kept for validation", least=1)
 
 

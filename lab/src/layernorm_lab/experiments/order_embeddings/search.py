@@ -44,6 +44,11 @@ class SearchOptions(CheckedOptions):
     )
     out: Path | None = option(None, "with --images: picture to write (else RUN/search.png)")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.out is not None and self.images is None:
+            raise ValueError("--out is for the picture that --images makes: also give --images")
+
 
 @dataclass(frozen=True)
 class FoundImages:

@@ -12,7 +12,7 @@ from ...data import sentences, sick
 from ...protocol import Tool
 from ...runs.folder import Run
 from ...runs.restore import training_data
-from .experiment import Data, encoders, scores
+from .experiment import Data, check_classes, encoders, scores
 from .trained import trained_encoder
 
 
@@ -39,6 +39,7 @@ def evaluation_lines(run: Run, texts: Sequence[str], options: EvaluateOptions) -
         training_data(run, options.data, sick.SICK.load, "sick"),
         training_data(run, options.data, sentences.SENTENCES.load, "sentences"),
     )
+    check_classes(data.classified)
     encode = encoders(encoder.model, config, data)[options.row]
     metrics, _ = scores(encode, data, options.fast_eval)
     folds = "3 inner folds (--fast-eval)" if options.fast_eval else "10 inner folds"

@@ -76,7 +76,13 @@ def check_skip_thoughts(config: Config, data: Data) -> None:
         if not triples[split]:
             short = f"three sentences in a row of at most {books.LONGEST} words"
             raise UsageError(f"the books of the {split} split have no {short}")
-    for name, labelled in data.classified.sets.items() if config.tasks_every else ():
+    if config.tasks_every:
+        check_classes(data.classified)
+
+
+def check_classes(classified: Classified) -> None:
+    """Checks that each classification task has enough sentences of both classes."""
+    for name, labelled in classified.sets.items():
         few = int(np.bincount(labelled.classes, minlength=2).min())
         if few < LEAST:
             raise UsageError(f"{name} has {few} sentences of a class, the classification tasks need {LEAST}")

@@ -56,13 +56,15 @@ class Config(CheckedOptions):
     learning_rate: float = option(
         1.0, "what the program's own learning rate is multiplied by", flag="rate-multiple", prefix="lr", above=0
     )
-    decay: float = decay_option()
+    decay: float = decay_option(more="; at least the task's own")
     updates: int = option(0, "updates of a run (0: the task's own number)", least=0)
 
     def __post_init__(self) -> None:
         """Gives options that mean nothing to an arm a fixed value, so that no run is made twice."""
         super().__post_init__()
         network = PROGRAMS[self.task].network
+        if self.decay < PROGRAMS[self.task].decay:
+            object.__setattr__(self, "decay", 0.0)
         if self.norm == "none":
             object.__setattr__(self, "formula", "none")
             object.__setattr__(self, "start", "1")

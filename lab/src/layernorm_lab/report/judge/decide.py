@@ -129,6 +129,8 @@ def _check(claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot]) -> 
     trial, grids = claim.trial, [pilot.rates for pilot in pilots]
     if all(len(grid) == 1 for grid in grids) or (trial.shorter_pilot and not trial.tried):
         return None
+    of_arms = [{(rate, seed): run for (rate, seed), run in places.items()
+                if seed in trial.pilot or trial.pairs_with(seed)} for places in of_arms]  # fmt: skip
     whole = [{seed for _, seed in places if all((rate, seed) in places for rate in grid)}
              for places, grid in zip(of_arms, grids, strict=True)]  # fmt: skip
     known = sorted(set.intersection(*whole))

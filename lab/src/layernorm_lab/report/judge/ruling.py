@@ -226,13 +226,18 @@ class Ruling:
         verdict = f"with {about}: {said}" if about else said
         numbers = f"{capital(measure.about)}: {' against '.join(map(measure.shown, means))}"
         why = f" Undecided, as {self.reason}." if self.reason else ""
-        return f"{capital(verdict)}. {numbers}, {measure.compared(effect, low, high)}.{why}{bound}"
+        # the figure beside it has the rates that a pilot chose
+        rates = f" Learning rates chosen by the pairs: {self._rates}." if self.claim.trial.tried else ""
+        return f"{capital(verdict)}. {numbers}, {measure.compared(effect, low, high)}.{why}{bound}{rates}"
+
+    @property
+    def _rates(self) -> str:
+        return self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
 
     @property
     def ran(self) -> str:
         """The runs that were compared, in words."""
-        trial = self.claim.trial
-        chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
+        trial, chosen = self.claim.trial, self._rates
         if not self.made:
             runs = f"no pair yet, rates {chosen}" if any(self.rates) else "no pair yet"
             return f"{runs}{trial.note and '; '}{trial.note}"
