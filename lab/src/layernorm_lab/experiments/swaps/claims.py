@@ -233,7 +233,7 @@ class Against:
 
     @property
     def verdict(self) -> str:
-        """The verdict against the better plain network: ahead of both, behind one of them, equal, or undecided."""
+        """The verdict against the plain networks: ahead of both, behind one of them, equal, or undecided."""
         verdicts = [ruling.verdict for ruling in self.known]
         if BEHIND in verdicts:
             return BEHIND

@@ -217,10 +217,10 @@ def _verdicts(item: Round, by_task: ByTask) -> list[Table]:
     """Makes a table of tasks by arms: the verdict, and by how much an arm is better than the better plain network."""
     names = _known(item, by_task)
     note = (
-        "First the means of the number that is compared, of the networks that others are compared with. Then for each "
-        "arm (a formula and a start of its gains) the verdict against the better one of these, and by how much the arm "
-        "is better than that one, with the 95 % interval over paired seeds; negative: worse. In a GRU and an RNN paper "
-        "stands for formulas that are not defined there."
+        "First the means of the number that is compared, of the networks that others are compared with. Then for "
+        "each arm (a formula and a start of its gains) the verdict, which is ahead of all of these or behind one,"
+        " and by how much the arm is better than the better one, with the 95 % interval over paired seeds; "
+        "negative: worse. In a GRU and an RNN paper stands for formulas that are not defined there."
         + " Each comparison counts by itself." * item.alone
         + " x 4: the arm is at four times the program's learning rate, its best by validation." * (len(item.rates) > 1)
     )

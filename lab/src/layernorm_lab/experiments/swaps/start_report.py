@@ -51,8 +51,8 @@ def start_findings(ruled: Ruled, runs: Sequence[Run]) -> list[str]:
 
 
 def regret_tables(ruled: Ruled, runs: Sequence[Run]) -> list[Table]:
-    """Makes a table for each way to choose the learning rate: for each arm and family how often it is better than the
-    better plain network and how often worse, its mean regret and its worst."""
+    """Makes a table for each way to choose the learning rate: for each arm and family how often it is better than both
+    plain networks and how often worse than one, its mean regret and its worst."""
     tables = []
     for item in (*AT_OWN.shown, *AT_BEST.shown):
         by_task = ruled[item.title]
@@ -66,9 +66,9 @@ def regret_tables(ruled: Ruled, runs: Sequence[Run]) -> list[Table]:
                     row = [f"{statistics.fmean(known):.3f}", f"{max(known):.3f}", str(len(known))]
                     rows.append([", ".join(of), name, *told, *row])
         note = (
-            "Better, worse: on how many tasks the 95 % interval of the difference from the better plain network, "
-            "paired by seeds, leaves out 0, each comparison by itself. Regret: the share of the way from the best of "
-            "these arms to what is reached without learning."
+            "Better: on how many tasks the arm is ahead of both plain networks; worse: behind one of them. It is if "
+            "the 95 % interval of the difference, paired by seeds, leaves out 0, each comparison by itself. Regret: "
+            "the share of the way from the best of these arms to what is reached without learning."
         )
         header = ["family", "arm", "better", "worse", "mean regret", "worst regret", "tasks"]
         tables += [Table(item.title, header, rows, note)] if rows else []
