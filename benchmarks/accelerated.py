@@ -9,9 +9,10 @@
 
 Both sides are the same network with the same weights; one of them is accelerated. They take turns in one process. The
 script prints the minima over the rounds in milliseconds, torch's and layernorm's, and layernorm's as a multiple of
-torch's. Inference is a call without gradients, training is the call and the gradients of inputs and parameters. Before
-that, outputs and gradients of both are compared with torch's in float64; layernorm's may be four times as far from them
-as torch's.
+torch's. Inference is a call without gradients, training is the call and the gradients of inputs and parameters.
+
+`networks` and `models` first compare both with torch's in float64; layernorm's may be four times as far from it as
+torch's. Of the networks these are outputs and gradients, of the models the gradients of a training step.
 
 `networks`: networks and cells by themselves. In `resets` episodes begin inside the sequence: torch's network is called
 for each step, with a state of zeros where one begins. The accelerated one is once called in the same loop, and once
@@ -34,7 +35,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -181,7 +181,7 @@ def grid(options: Any) -> list[Row]:
         for mode in ("inference", "training"):
             of = {tuple(row[k] for k in ("T", "rows", "units")): row[mode] for row in rows if row["threads"] == threads}
             found = {shape: times["ours"] / times["torch"] for shape, times in of.items()}
-            mean = math.exp(sum(map(math.log, found.values())) / len(found))
+            mean = timing.geometric_mean([*found.values()])
             worst = max(found, key=lambda shape: found[shape])
             print(f"| {mode}, {len(found)} shapes | {mean:.2f} | {found[worst]:.2f}: {', '.join(map(str, worst))} |")
     return rows

@@ -274,7 +274,7 @@ def print_all(part: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", nargs="+", default=["avx2", "baseline"], help="instruction sets (default: these two)")
+    parser.add_argument("--sets", nargs="+", help="instruction sets (default: the one that is used, and baseline)")
     parser.add_argument("--no-reference", action="store_true", help="leave out the reference engine")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -282,7 +282,8 @@ def main() -> int:
     if options.part:
         print_all(options.part)
         return 0
-    for name in [*options.sets, *([] if options.no_reference else [None])]:
+    sets = options.sets or dict.fromkeys([ln.backends.engine("native").ISA, "baseline"])
+    for name in [*sets, *([] if options.no_reference else [None])]:
         environment = {**os.environ, **({} if name is None else {"LAYERNORM_ISA": name})}
         part = "reference" if name is None else "native"
         code = subprocess.call([sys.executable, __file__, "--part", part], env=environment)

@@ -198,15 +198,17 @@ def main() -> None:
         draw_verdicts(arguments.tasks, arguments.summary, arguments.verdicts)
         return
     torch.set_num_threads(1)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
     kept = arguments.out / "effective-rates.json" if arguments.out else None
     rates = json.loads(kept.read_text(encoding="utf-8")) if kept and kept.exists() else {}
     for task in arguments.tasks:
         if task not in rates:
             print(task, file=sys.stderr, flush=True)
             rates[task] = rates_of(task)
+            if kept:
+                kept.write_text(json.dumps(rates, indent=1) + "\n", encoding="utf-8")
     rates = {task: rates[task] for task in arguments.tasks}
-    if kept:
-        kept.write_text(json.dumps(rates, indent=1) + "\n", encoding="utf-8")
     for group in GROUPS:
         print_table(rates, group)
     if arguments.summary and arguments.out:

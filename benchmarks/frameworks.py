@@ -97,7 +97,7 @@ def plain() -> Weights:
 
 def difference(one: Weights, other: Weights) -> float:
     assert one.keys() == other.keys()
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
+    return float(torch.stack([(one[name] - other[name]).abs().max() for name in one]).max())  # nan, if one is
 
 
 def lightning() -> float:

@@ -195,7 +195,7 @@ def _rows_of(experiment: Any, preset: str) -> Iterator[list[str]]:
 
     config = experiment.presets[preset].config
     data = experiment.load(replace(config, norm="none"), None)
-    for start in ("none", "layer", "layer, gains of 0.1", "layer, recurrent gain 0.6"):
+    for start in ("none", "layer", "layer, gains of 0.1", "layer, recurrent gain 0.3", "layer, recurrent gain 0.6"):
         more: dict[str, Any] = {"norm": start.partition(",")[0]}
         if hasattr(config, "gain_init"):  # the reader's option
             more["gain_init"] = 0.1 if "gains of 0.1" in start else 1.0
@@ -207,7 +207,7 @@ def _rows_of(experiment: Any, preset: str) -> Iterator[list[str]]:
             if not gains:
                 continue
             for gain in gains:
-                gain.data.fill_(0.6)
+                gain.data.fill_(float(start.split()[-1]))
         steps = {name: _steps(calls) for name, calls in trained.layer_calls(task).items()}
         for layer in trained.measure_layers(task, experiment.name, more["norm"], 0)[0]:
             exponent = sum(layer.exponents) / len(layer.exponents)

@@ -1,12 +1,13 @@
 """Times a training step whose loss reads only the last output of a long sequence, as a classifier of sequences has it.
 
     python benchmarks/last_output.py
-    python benchmarks/last_output.py --steps 50 200 --networks GRU --threads 2
+    python benchmarks/last_output.py --steps 50 200 --networks GRU
 
 Where a network forgets, the gradient dies out on its way back, and ends in subnormal numbers. Three sides are timed:
 torch's network, the same one after `ln.accelerate`, and torch's with ``torch.set_flush_denormal(True)``, which takes
-such numbers as 0 everywhere. The script prints the minima over rounds in milliseconds, and how many times as fast as
-torch's network each side is. The batch size is 32, the input size 48 and the hidden size 64.
+such numbers as 0 in the thread that sets it, so with one thread everywhere. The script prints the minima over rounds in
+milliseconds, and how many times as fast as torch's network each side is. The batch size is 32, the input size 48, the
+hidden size 64.
 """
 
 from __future__ import annotations

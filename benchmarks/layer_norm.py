@@ -169,6 +169,8 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="what a call of one row costs, most of it in Python")
     parser.add_argument("--quick", action="store_true", help="only rows in the caches, 3 rounds")
     options = parser.parse_args()
+    if options.small and options.json:
+        parser.error("--small prints lines, and has no figures for --json")
     keep_results()
     rounds, kinds = (3, ["in the caches"]) if options.quick else (options.rounds, list(SHAPES))
     rows: list[dict[str, Any]] = []

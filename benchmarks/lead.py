@@ -51,6 +51,11 @@ def main() -> None:
                      f"{sorted(first)}, {named[1]} {sorted(second)}")  # fmt: skip
     pairs = [(first[seed], second[seed]) for seed in seeds]
     print(f"{args.experiment}, {args.metric}: {named[0]} against {named[1]}, seeds {seeds}")
+    longest = min(line[-1, 0] for pair in pairs for line in pair)
+    if args.updates and max(args.updates) > longest:
+        parser.error(f"--updates must be at most {longest:g}, the shortest run's, got {max(args.updates):g}")
+    if args.last and min(args.last) < 1:
+        parser.error(f"--last must be at least 1, got {min(args.last)}")
     for update in args.updates:
         show(f"after {update:g} updates", [tuple(np.interp(update, *line.T) for line in pair) for pair in pairs])
     for last in args.last:

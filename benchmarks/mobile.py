@@ -67,7 +67,7 @@ def main() -> None:
             found = make(ln.portable(net), x, path)(other)
             expected, state = net(other)
             whole = [expected, *(state if isinstance(state, tuple) else [state])]
-            error = max(float((a - b).abs().max()) for a, b in zip(found, whole, strict=True))
+            error = float(torch.stack([(a - b).abs().max() for a, b in zip(found, whole, strict=True)]).max())
             print(f"| `{name}` | {path.stat().st_size / 1e6:.2f} | {error:.1e} |")
 
 

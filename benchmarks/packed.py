@@ -18,6 +18,7 @@ run in both directions. The chart has the last four by their deviation, `even` a
 
 from __future__ import annotations
 
+import argparse
 import copy
 import math
 import subprocess
@@ -41,6 +42,17 @@ MODES = ["inference", "training"]
 def deviation_of(batch: str) -> float:
     """Returns the deviation of the logarithm of a batch's lengths."""
     return 0.0 if batch == "even" else float(batch.removeprefix("lognormal-"))
+
+
+def batch_name(text: str) -> str:
+    """Reads the name of a batch: any deviation may stand after "lognormal-"."""
+    if text not in BATCHES:
+        try:
+            assert text.startswith("lognormal-")
+            assert math.isfinite(deviation_of(text))
+        except (AssertionError, ValueError):
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(BATCHES)}, got {text!r}") from None
+    return text
 
 
 def lengths_of(batch: str) -> torch.Tensor:
@@ -98,7 +110,7 @@ def check(network: str, batch: str) -> None:
             expected = copy.deepcopy(network_of(network, true, batch)).double()(exact)[0].data
         with torch.no_grad():
             error = float((module(data)[0].data.double() - expected).abs().max())
-        if error > 1e-4:  # float32 over 30 steps; a step of another row would be wrong by a tenth and more
+        if not error <= 1e-4:  # float32 over 30 steps; a step of another row would be wrong by a tenth and more
             raise SystemExit(f"{network} {batch} {side}: wrong by {error}")
 
 
@@ -185,16 +197,16 @@ def chart(path: str, rows: Sequence[dict[str, Any]]) -> None:
 def main() -> int:
     parser = timing.parser(__doc__, 3, chart="how many times as fast it is")
     parser.add_argument("--networks", nargs="+", choices=["LSTM", "GRU", "RNN"], default=["LSTM", "GRU"])
-    parser.add_argument("--lengths", nargs="+", default=BATCHES, help="batches (default: all)")
+    parser.add_argument("--lengths", nargs="+", type=batch_name, default=BATCHES, help="batches (default: all)")
     parser.add_argument("--memory", action="store_true", help="measure memory, no time")
-    parser.add_argument("--peak", nargs=4, help="KiB that a call takes: network, batch, mode, side")
+    parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
     options = timing.parse(parser)
     if options.peak:
         print(peak(*options.peak))
         return 0
     if options.memory:
-        if options.chart:
-            parser.error("--chart is of times")
+        if options.chart or options.json:
+            parser.error("--chart and --json are of times")
         memory_table(options.networks, options.lengths)
         return 0
     if options.redraw:

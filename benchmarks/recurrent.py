@@ -455,6 +455,8 @@ def main() -> int:
         print(memory(*options.peak, LARGE))
         return 0
     if options.memory:
+        if options.chart or options.json:
+            parser.error("--chart and --json are of times")
         memory_table(options.networks)
         packed.memory_table(options.networks, packed.BATCHES)
         return 0

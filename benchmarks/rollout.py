@@ -13,8 +13,8 @@ a rollout, an update with it, and the frames a second of both together.
 `torchrl`: TorchRL's own benchmark of resets (B, T, I, H; an episode begins at 3 % of the steps), which times inference,
 and also forward and backward. It compares TorchRL's LSTMModule with torch's LSTM, and layernorm's LSTMModule.
 
-All sides take turns in one process; the figures are minima over the rounds. Before that outputs without a norm are
-compared.
+All sides take turns in one process; the figures are minima over the rounds. `reset` and `torchrl` compare outputs
+without a norm before that.
 """
 
 from __future__ import annotations

@@ -29,17 +29,19 @@ clock = CLOCKS["wall"]
 def parser(doc: str | None, rounds: int = 9, chart: str | None = None) -> argparse.ArgumentParser:
     """Makes a parser with the options that the benchmarks have in common, and those of a chart of ``chart``."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--threads", type=int, nargs="+", default=[1], help="CPU threads, one table each (default: 1)")
-    made.add_argument("--rounds", type=int, default=rounds, help=f"turns of each side (default: {rounds})")
+    made.add_argument(
+        "--threads", type=positive, nargs="+", default=[1], help="CPU threads, one table each (default: 1)"
+    )
+    made.add_argument("--rounds", type=positive, default=rounds, help=f"turns of each side (default: {rounds})")
     made.add_argument(
         "--clock",
         choices=["wall", "processor"],
         default="wall",
         help="processor: CPU time, for a busy machine, with one thread (default: wall)",
     )
-    made.add_argument("--json", metavar="FILE", help="also write the figures to this file")
+    made.add_argument("--json", metavar="FILE", type=_new_file, help="also write the figures to this file")
     if chart:
-        made.add_argument("--chart", metavar="FILE", help=f"draw {chart} here (PNG or SVG)")
+        made.add_argument("--chart", metavar="FILE", type=_new_file, help=f"draw {chart} here (PNG or SVG)")
         made.add_argument(
             "--redraw", metavar="FILE", type=_stored_rows, help="draw --chart from figures that --json wrote"
         )
@@ -54,10 +56,26 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return options
 
 
+def positive(text: str) -> int:
+    """Reads a whole number of at least 1."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _new_file(path: str) -> str:
+    """Refuses a file in a folder that is not there, before anything is measured."""
+    if not Path(path).resolve().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {Path(path).parent}")
+    return path
+
+
 def _stored_rows(path: str) -> list[dict[str, Any]]:
     """Returns the rows of a file that :func:`save` wrote."""
     try:
-        return json.loads(Path(path).read_text())["rows"]
+        if not (rows := json.loads(Path(path).read_text())["rows"]):
+            raise ValueError("it has no rows")
+        return rows
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise argparse.ArgumentTypeError(f"{path} is no file that --json wrote: {problem!r}") from None
 

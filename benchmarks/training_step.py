@@ -23,6 +23,7 @@ import argparse
 import dataclasses
 import itertools
 import math
+import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -122,12 +123,22 @@ DATA: dict[str, Callable[[], Any]] = {
 
 def configured(experiment: Experiment, options: argparse.Namespace) -> Iterator[tuple[str, Callable[[str], Any]]]:
     """Yields for each combination of the values that are set its name, and from a norm to the configuration."""
+    if options.preset not in experiment.presets:
+        raise SystemExit(f"{experiment.name} has no preset {options.preset}; it has {', '.join(experiment.presets)}")
     preset = experiment.presets[options.preset]
     first = {name: values[0] for name, values in preset.sweep.items()}
     told = {name.replace("-", "_"): values for name, *values in options.set}
     if unknown := sorted(set(told) - set(vars(preset.config))):
         raise SystemExit(f"{experiment.name} has no option {', '.join(unknown)}; it has {', '.join(first)} and others")
-    typed = {name: [type(getattr(preset.config, name))(v) for v in values] for name, values in told.items()}
+    norms = ("torch", *typing.get_args(typing.get_type_hints(type(preset.config))["norm"]))
+    if unknown := sorted({*(options.norms or ())} - {*norms}):
+        raise SystemExit(f"{experiment.name} has no norm {', '.join(unknown)}; it has {', '.join(norms)}")
+    try:
+        typed = {name: [type(getattr(preset.config, name))(v) for v in values] for name, values in told.items()}
+    except ValueError as error:
+        raise SystemExit(f"--set: {error}") from None
+    if bare := [name for name, values in typed.items() if not values]:
+        raise SystemExit(f"--set {bare[0]} needs a value")
     for combination in itertools.product(*typed.values()):
         changes = dict(zip(typed, combination, strict=True))
         title = ", ".join([experiment.name, *(f"{name} {value}" for name, value in changes.items())])
@@ -188,11 +199,11 @@ def minima(makers: dict[str, Callable[[], Run]], rounds: int, least: float = 0.5
     Each turn begins with a new network, because where its memory lies makes up to a fifth. All turns make the same
     updates, because batches differ in length: as many as take ``least`` seconds.
     """
-    best, count = dict.fromkeys(makers, math.inf), 0
+    best = dict.fromkeys(makers, math.inf)
+    count = 1 + int(least / max(timing.seconds(next(iter(makers.values()))(), 2), 1e-6))
     for _ in range(rounds):
         for name, make in makers.items():
             run = make()
-            count = count or 1 + int(least / max(timing.seconds(run, 2), 1e-6))
             timing.seconds(run, 2 + count // 4)  # warm-up
             best[name] = min(best[name], timing.seconds(run, count))
     return best
