@@ -6,10 +6,16 @@ import signal
 
 import matplotlib
 import pytest
+import torch
 
 from lab_support.data_sets import forget
 from layernorm_lab.report import figures
 from layernorm_lab.report.page import Figure, Panel
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True, scope="module")

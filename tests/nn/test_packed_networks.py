@@ -122,14 +122,23 @@ def test_what_is_saved_follows_the_steps_that_there_are(engine, norm):
 
 
 def test_compiled_by_torch():
-    """A graph holds the op with its batch sizes, for any number of lines."""
-    lstm = ln.LSTM(I, H, bidirectional=True)
-    run = torch.compile(lstm, backend="eager")
-    for lengths in ([4, 2, 1], [5, 5, 2]):
+    """A graph ends where the number of rows is read. The next one holds the op of each direction, and at the second
+    number of lines one for any number of them is made."""
+    lstm, graphs = ln.LSTM(I, H, bidirectional=True), []
+
+    def counted(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    run = torch.compile(lstm, backend=counted)
+    for lengths in ([4, 2, 1], [5, 5, 2], [7, 3, 1], [2, 2, 2]):
         packed = pack_padded_sequence(torch.randn(max(lengths), 3, I), torch.tensor(lengths))
         (a, (h, c)), (b, (h2, c2)) = run(packed), lstm(packed)
         for one, other in ((a.data, b.data), (h, h2), (c, c2)):
             torch.testing.assert_close(one, other)
+    counts = [sum("layernorm.recurrent" in str(node.target) for node in graph.graph.nodes) for graph in graphs]
+    assert counts == [0, 2, 0, 2]
 
 
 def test_a_batch_of_no_rows():

@@ -3,6 +3,7 @@
 import concurrent.futures
 import copy
 import gc
+import itertools
 import pickle
 import weakref
 
@@ -260,6 +261,23 @@ def test_dropout_between_layers_is_the_modules():
     torch.testing.assert_close(stepped(module, x, None)[0], module(x)[0], **CLOSE)  # nothing reaches the second layer
     module.eval()
     torch.testing.assert_close(stepped(module, x, None)[0], module(x)[0], **CLOSE)
+
+
+def test_dropout_between_layers_drops_its_share_and_scales_the_rest():
+    """The second layer hands on what it is given, which is above 0."""
+    units, p = 500, 0.4
+    module = ln.RNN(I, units, num_layers=2, nonlinearity="relu", norm=None, dropout=p)
+    with torch.no_grad():
+        for name, value in module.named_parameters():
+            value.copy_(torch.eye(units) if name == "weight_ih_l1" else torch.zeros_like(value))
+        module.bias_ih_l0.copy_(1 + torch.rand(units))
+    step, masks = module.stepper(), []
+    for _ in range(4):
+        dropped, _ = step(torch.randn(B, I))
+        masks.append(dropped == 0)
+        torch.testing.assert_close(dropped, (module.bias_ih_l0 / (1 - p)).expand(B, -1).masked_fill(masks[-1], 0))
+        assert abs(masks[-1].double().mean() - p) < 5 * (p * (1 - p) / masks[-1].numel()) ** 0.5
+    assert all(not torch.equal(*pair) for pair in itertools.combinations(masks, 2))
 
 
 MAKES = [
@@ -528,14 +546,15 @@ def test_threads_that_share_a_stepper_lose_no_gradient():
 
 
 def test_an_optimizer_that_steps_in_the_backward():
-    """The upper layer's parameters change while the lower one's gradients are still to come."""
-    module = ln.LSTM(I, H, num_layers=2)
+    """The upper layer's parameters change while the lower one's gradients, which are of the old ones, are to come."""
+    module, x = ln.LSTM(I, H, num_layers=2), torch.randn(T, B, I)
+    gradients = torch.autograd.grad(module(x)[0].square().sum(), list(module.parameters()))
     for p in module.parameters():
         optimizer = torch.optim.SGD([p], lr=0.1)
         p.register_post_accumulate_grad_hook(lambda p, optimizer=optimizer: optimizer.step())
-    before = [p.clone() for p in module.parameters()]
-    stepped(module, torch.randn(T, B, I), None)[0].square().sum().backward()
-    assert all((a != b).any() for a, b in zip(before, module.parameters(), strict=True))
+    expected = [p - 0.1 * gradient for p, gradient in zip(module.parameters(), gradients, strict=True)]
+    stepped(module, x, None)[0].square().sum().backward()
+    torch.testing.assert_close(list(module.parameters()), expected)
 
 
 @pytest.mark.parametrize(

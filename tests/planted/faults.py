@@ -581,9 +581,15 @@ FAULTS = [
     ),
     Fault(
         "runs-resumed-loss",
-        '"loss_sum": self.loss_sum,',
-        '"loss_sum": 0 * self.loss_sum,',
+        "torch.tensor([loss for _, loss in everyone],",
+        "torch.tensor([0 * loss for _, loss in everyone],",
         "test_loop.py resumes_bit_for_bit",
+    ),
+    Fault(
+        "runs-resumed-loss-of-a-process",
+        'tensors["loss_sum"].view(-1)[self.accelerator.process_index]',
+        'tensors["loss_sum"].view(-1)[0]',
+        "test_distributed.py go_on_bit_for_bit",
     ),
     Fault(
         "train-kept-model",

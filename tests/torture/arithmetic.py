@@ -112,7 +112,9 @@ def _compare(said, dtype, results, *inputs):
 
     The compiled engine is left out: it would take seconds for each.
     """
-    for engine in [name for name in ln.backends.available() if name not in ("reference", "compiled")]:
+    engines = [name for name in ln.backends.available() if name not in ("reference", "compiled")]
+    assert engines, "there is no engine to compare"
+    for engine in engines:
         try:
             with ln.backends.use(engine):
                 if dtype != torch.float64:

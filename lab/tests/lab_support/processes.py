@@ -33,6 +33,7 @@ def process(function, *arguments, output=os.devnull, errors=os.devnull, environm
     try:
         yield started
         started.join(200)
+        assert not started.is_alive(), "it hangs"
     finally:
         started.kill()
         started.join()

@@ -63,7 +63,7 @@ def runs_of_one_experiment(paths: list[Path]) -> tuple[Experiment, FoundRuns]:
         else:
             runs.setdefault(run.experiment, []).append(run)
     if not runs:
-        raise RunError("; ".join(notes))
+        raise RunError("; ".join(notes) or f"there are no runs in {', '.join(map(str, paths))}")
     if len(runs) > 1:
         raise UsageError(f"these are runs of several experiments ({', '.join(sorted(runs))}); give those of one")
     ((name, of_experiment),) = runs.items()
