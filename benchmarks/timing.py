@@ -30,9 +30,9 @@ def parser(doc: str | None, rounds: int = 9, chart: str | None = None) -> argpar
     """Makes a parser with the options that the benchmarks have in common, and those of a chart of ``chart``."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument(
-        "--threads", type=positive, nargs="+", default=[1], help="CPU threads, one table each (default: 1)"
+        "--threads", type=_positive, nargs="+", default=[1], help="CPU threads, one table each (default: 1)"
     )
-    made.add_argument("--rounds", type=positive, default=rounds, help=f"turns of each side (default: {rounds})")
+    made.add_argument("--rounds", type=_positive, default=rounds, help=f"turns of each side (default: {rounds})")
     made.add_argument(
         "--clock",
         choices=["wall", "processor"],
@@ -56,7 +56,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return options
 
 
-def positive(text: str) -> int:
+def _positive(text: str) -> int:
     """Reads a whole number of at least 1."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")

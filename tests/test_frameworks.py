@@ -10,7 +10,7 @@ from support.repository import ROOT, loaded
 
 frameworks = loaded("benchmarks/frameworks.py")
 PROCESSES = ["ddp", "fsdp2", "joblib", "dataloader"]
-HERE = [
+IN_ONE_PROCESS = [
     pytest.param(
         name, marks=pytest.mark.skipif(importlib.util.find_spec(row.package) is None, reason=f"needs {row.package}")
     )
@@ -20,7 +20,7 @@ HERE = [
 ROUNDING = 2e-6  # weights of about .3, outputs of about 3, and as many as 8 updates
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", IN_ONE_PROCESS)
 def test_a_framework_trains_what_a_plain_loop_trains(name):
     assert frameworks.ROWS[name].measure() < ROUNDING
 

@@ -460,6 +460,16 @@ def test_data_list_and_embedded_data(capsys, monkeypatch, tmp_path):
     assert "nothing to prepare" in capsys.readouterr().out
 
 
+def test_two_pages_are_two_files(tmp_path, capsys):
+    page = str(tmp_path / "page.md")
+    refused(["claims", "--out", page, "--details", page], 2, "--out and --details must be two files", capsys)
+
+
+def test_a_folder_is_no_summary_whatever_its_name(out, tmp_path, capsys):
+    (tmp_path / "runs.json").symlink_to(out.resolve())
+    assert cli.main(["report", str(tmp_path / "runs.json"), "--out", str(tmp_path / "report")]) == 0
+
+
 def test_reports_go_where_they_are_told(out, tmp_path_factory, capsys):
     place = tmp_path_factory.mktemp("elsewhere") / "here"
     assert cli.main(["report", str(out), "--out", str(place)]) == 0

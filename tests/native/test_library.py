@@ -113,7 +113,7 @@ print(calls(10_000) - before)
 def test_ten_thousand_calls_leak_nothing():
     """In a process of its own, whose peak no other test has raised."""
     pytest.importorskip("resource")  # not on Windows
-    grown = int(subprocess.run([sys.executable, "-c", LEAK], check=True, capture_output=True, text=True).stdout)
+    grown = int(python(LEAK).stdout)
     assert grown < 4096, f"{grown} KiB: more than 0.4 KiB a call"
 
 

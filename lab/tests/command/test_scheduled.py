@@ -38,12 +38,15 @@ def signal_to(path, number):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # submitit leaves these jobs' logs open
-def test_a_job_is_shown_and_gives_what_a_run_here_gives(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("options", [[], ["--restart"]])
+def test_a_job_is_shown_and_gives_what_a_run_here_gives(options, tmp_path, monkeypatch, capsys):
     """submitit's debug jobs are calls in this process. One of the two finds a file in the way."""
     monkeypatch.setattr(scheduled, "SECONDS", 0.01)
     here, there = (
-        parse_run(EXPERIMENT, [*COMMAND[2:], "--threads", "1", "--seeds", *seeds, "--out", str(tmp_path / place)])
-        for place, seeds in (("here", "0"), ("there", "01"))
+        parse_run(
+            EXPERIMENT, [*COMMAND[2:], *options, "--threads", "1", "--seeds", *seeds, "--out", str(tmp_path / place)]
+        )
+        for place, seeds in (("here", "0"), ("there", "10"))
     )
     object.__setattr__(there.settings, "on", "debug")
     (tmp_path / "there").mkdir()
@@ -54,7 +57,7 @@ def test_a_job_is_shown_and_gives_what_a_run_here_gives(tmp_path, monkeypatch, c
     assert failure.why.startswith("cannot create the folder")
     name = "digits-layer-b128-s0"
     assert outcome(tmp_path / "there" / name) == outcome(tmp_path / "here" / name)
-    assert f"[1/2] {name}: train NLL" in capsys.readouterr().err
+    assert f"[2/2] {name}: train NLL" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -91,6 +91,12 @@ def test_a_folder_that_lacks_a_file_is_named_with_the_file(tmp_path):
         mnist.MNIST.load(folder).holding_out(5)
 
 
+def test_the_folder_is_known_from_anywhere(tmp_path, monkeypatch):
+    folder = write_mnist(tmp_path / "mnist")
+    monkeypatch.chdir(tmp_path)
+    assert mnist.MNIST.load(Path("mnist")).facts["folder"] == str(folder)
+
+
 def test_the_given_folder_comes_before_the_environments_before_the_cache(tmp_path, monkeypatch):
     write_mnist(source.cache_folder() / "mnist", train=21)
     assert len(mnist.MNIST.load(None).holding_out(1).train) == 20

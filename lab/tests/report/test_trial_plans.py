@@ -195,6 +195,7 @@ def test_of_two_rates_the_pairs_choose_one_and_a_pilot_does_not_count():
     assert one(dataclasses.replace(claim, trial=dataclasses.replace(trial, plan=dataclasses.replace(
         trial.plan, tried={"layer": (0.002,), "none": (0.004,)}))), [*PILOTS, *first, *even]).check is None  # fmt: skip
     assert "chosen by the pairs from layer norm 0.002, baseline 0.002 and 0.004" in ruling.ran
+    assert ruling.plain.endswith("Learning rates: layer norm 0.002, baseline 0.004.")
     assert simulated_error(claim, [*PILOTS, *first, *even]) is None
     one_each = dataclasses.replace(trial.plan, looks=(5, 10), tried={"layer": (0.002,), "none": (0.004,)})
     at_look = dataclasses.replace(claim, trial=dataclasses.replace(trial, plan=one_each))

@@ -95,15 +95,16 @@ def test_a_second_holder_may_wait(tmp_path, capsys):
     def hold():
         with files.locked(tmp_path):
             held.set()
-            while "waiting" not in capsys.readouterr().err:
+            end = time.monotonic() + 60
+            while "waiting" not in capsys.readouterr().err and time.monotonic() < end:
                 time.sleep(0.01)
-            over.append(True)
+            over.append(time.monotonic() < end)
 
     first = threading.Thread(target=hold)
     first.start()
     held.wait()
     with files.locked(tmp_path, wait=True):
-        assert over
+        assert over == [True]
     first.join()
 
 

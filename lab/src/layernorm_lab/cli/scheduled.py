@@ -22,7 +22,7 @@ import torch
 
 from layernorm.isolation import ctrl_c_ignored
 
-from ..errors import Failure, Interrupted, RunError, UsageError, unknown
+from ..errors import Failure, Interrupted, RunError, UsageError, error_line, unknown
 from ..protocol import Experiment
 from ..runs.checkpoint import State
 from ..runs.files import make_folder, read_json, write_json
@@ -127,7 +127,11 @@ def make_as_jobs(experiment: Experiment, request: Request, runs: Mapping[int, Pa
                     post = waiting.popleft()
                     post.said.unlink(missing_ok=True)
                     if request.settings.restart:
-                        _clear(post.path)
+                        try:
+                            _clear(post.path)
+                        except RunError as error:
+                            failures += _told(post, request, Outcome(error_line(error), True))
+                            continue
                     # a terminal sends Ctrl-C to its processes, too, and submitit's would print tracebacks
                     with ctrl_c_ignored() if local else contextlib.nullcontext():
                         post.job = executor.submit(_Job(), experiment.name, going_on, post.run, post.path, post.said)
@@ -203,7 +207,6 @@ def _begin(post: _Post, total: int) -> None:
 
 def _ended(post: _Post, request: Request) -> list[Failure]:
     """Takes the outcome of a job that is over."""
-    _begin(post, len(request.configs))
     job, log = post.job, post.job.paths.stderr
     said = f"; see {log}" if log.exists() and log.stat().st_size else ""
     try:
@@ -214,5 +217,11 @@ def _ended(post: _Post, request: Request) -> list[Failure]:
         state = "" if job.state == "FINISHED" else f" ({job.state.lower()})"  # a local job's process ends in any case
         outcome = Outcome(cut_off(f"its job {job.job_id} was ended{state}", request) + said, True, str(error))
     post.said.unlink(missing_ok=True)
+    return _told(post, request, outcome)
+
+
+def _told(post: _Post, request: Request, outcome: Outcome) -> list[Failure]:
+    """Shows how a run ended."""
+    _begin(post, len(request.configs))
     post.display.end(f"failed: {outcome.note}" if outcome.failed else outcome.note)
     return [Failure(post.path.name, outcome.note, outcome.traceback)] if outcome.failed else []

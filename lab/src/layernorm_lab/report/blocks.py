@@ -12,8 +12,7 @@ from ..errors import RunError
 from ..runs.folder import Run
 from .arms import GAINED, NORMS, RATE, Arm, has, in_order
 from .deviations import option_text
-from .judge import Claim, best_rate
-from .judge.measure import Value
+from .judge import Claim, Value, best_rate
 from .page import STYLES, Style
 
 Group = list[Run]

@@ -226,8 +226,8 @@ class Ruling:
         verdict = f"with {about}: {said}" if about else said
         numbers = f"{capital(measure.about)}: {' against '.join(map(measure.shown, means))}"
         why = f" Undecided, as {self.reason}." if self.reason else ""
-        # the figure beside it has the rates that a pilot chose
-        rates = f" Learning rates chosen by the pairs: {self._rates}." if self.claim.trial.tried else ""
+        # the pairs chose among several, and the figure beside it has the rates that a pilot chose
+        rates = f" Learning rates: {self._rates}." if self.claim.trial.tried else ""
         return f"{capital(verdict)}. {numbers}, {measure.compared(effect, low, high)}.{why}{bound}{rates}"
 
     @property
