@@ -259,6 +259,32 @@ def test_what_one_thread_uses_no_other_does():
     assert ln.backends.choose("normalize", x).name == "native"
 
 
+def test_threads_that_enter_and_leave_at_once(monkeypatch):
+    """A thread takes away its own entry, wherever the interpreter changes between threads."""
+    monkeypatch.setitem(ln.backends.ENGINES, "other", REFERENCE)
+    interval, faults = sys.getswitchinterval(), []
+
+    def enter_and_leave(name):
+        try:
+            for _ in range(10_000):
+                with ln.backends.use(name):
+                    pass
+        except Exception as error:
+            faults.append(error)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=enter_and_leave, args=(name,)) for name in ("reference", "other") * 4]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not faults
+    assert not ln.backends._in_use
+
+
 @pytest.mark.skipif("native" not in ln.backends.available(), reason="asks the CPU engine")
 def test_a_graph_takes_the_engine_that_was_asked_for_last():
     asked = torch.compile(lambda x: (x + 1, ln.backends.asked_for_in_graph()), backend="eager", fullgraph=True)

@@ -56,9 +56,9 @@ _of_process = os.environ.get("LAYERNORM_ENGINE") or None
 _asked_for: contextvars.ContextVar[str | None] = contextvars.ContextVar("layernorm_backend", default=_of_process)
 asked_for = _asked_for.get
 """The engine asked for with `use` in this thread, or with LAYERNORM_ENGINE, or None."""
-# The engines that `use` asks for in any thread. torch.compile cannot read a context variable, but it notices a change
-# of this list, and compiles again.
-_in_use: list[str] = []
+# The engines that `use` asks for in any thread, each with its call's own mark. torch.compile cannot read a context
+# variable, but it notices a change of this list, and compiles again.
+_in_use: list[tuple[str, object]] = []
 
 
 class Choice(NamedTuple):
@@ -134,11 +134,11 @@ def use(name: str) -> Iterator[None]:
     engine(name)
     before = _asked_for.get()
     _asked_for.set(name)
-    _in_use.append(name)
+    _in_use.append(this := (name, object()))
     try:
         yield
     finally:
-        del _in_use[-1 - _in_use[::-1].index(name)]  # the last of this name: others are those of a `with` around it
+        _in_use.remove(this)
         _asked_for.set(before)
 
 
@@ -205,7 +205,7 @@ def asked_for_in_graph() -> str | None:
     None: the engine is chosen when the graph runs. This is always so where a graph is exported.
     """
     if _in_use and torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-        return _in_use[-1]
+        return _in_use[-1][0]
     return None
 
 
