@@ -182,6 +182,18 @@ def test_rms_norm_is_one_rounding_of_the_exact_result(N, dtype):
         assert (worst <= ROUNDINGS * best + ROWS * U32 * magnitudes[2]).all()
 
 
+@pytest.mark.parametrize("N", [3, 512, 100_000])
+def test_a_large_mean_in_float64(N):
+    """Rows that are exactly a large number more than others have the others' results, each with its own roundings."""
+    x = np.round(np.random.default_rng(6).normal(size=(7, N)) * 2**20) / 2**20
+    x, gain, bias, dy = problem(x, torch.float64)
+    near = layer_norm_and_gradients(x, gain, bias, dy)
+    for mean in (2.0**7, 2.0**14, -(2.0**24)):
+        far = layer_norm_and_gradients(x + mean, gain, bias, dy)
+        for a, b in zip(far, near, strict=True):
+            assert (a - b).abs().max() <= 2 * FLOAT32 * torch.finfo(torch.float64).eps * b.abs().max()
+
+
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_magnitudes_whose_squares_and_sums_overflow_float32(norm):
     signs = torch.tensor([1.0, -1.0, -1.0, 1.0] * 25)

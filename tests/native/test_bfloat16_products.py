@@ -8,7 +8,8 @@ from test_bfloat16 import NETWORKS, SHAPES, TIMES, moved
 from test_native_recurrent import both_ways
 
 import layernorm as ln
-from support.formula_space import drawn, every_formula
+from layernorm.formula import PRESETS, Recurrence
+from support.formula_space import arguments_of, drawn, every_formula
 from support.instruction_sets import EVERY_SET, WITH_BFLOAT16
 from support.threads import threads
 
@@ -113,6 +114,19 @@ def test_the_backward_is_that_of_its_forward(instruction_set):
     rounded = trained(*given)
     assert not same(rounded, wide)
     assert same(trained(*given, between=allow), rounded)
+
+
+@rounding_sets
+@pytest.mark.parametrize(("T", "B"), [(1, 9), (1, 32), (2, 12), (12, 2), (1, 33)])
+def test_a_few_rows_are_rounded_both_ways_or_neither(instruction_set, T, B):
+    recurrence = Recurrence("LSTM", PRESETS["paper"]["LSTM"])
+    x, state, params, *masks = drawn(recurrence, T, B, 51, 65, 65, False, False)
+    arguments = arguments_of((x.float(), *([t.float() for t in a] for a in (state, params)), *masks), recurrence)
+    rounding = arguments._replace(recurrence=replace(recurrence, bfloat16_products=True))
+    results = [native.recurrent_forward(a, True) for a in (arguments, rounding)]
+    d, saved = torch.ones(T, B, 65), results[0][3:]
+    grads = [native.recurrent_backward(a, saved, d, [None, None]) for a in (arguments, rounding)]
+    assert same(*(found[:3] for found in results)) == same(*grads)
 
 
 @rounding_sets

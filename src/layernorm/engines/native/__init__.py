@@ -5,7 +5,8 @@ looked at in C (`planned.cpp`). Where there is none, or a tensor is not as plann
 which explains what does not fit, and brought into order.
 
 Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
-G gates, M rows, N row length; Hp is H rounded up to 16, Z is G*Hp rounded up to 32.
+G gates, M rows, N row length; Hp is H rounded up to 16, Z is G*Hp rounded up to 32, and 32 more where it would be
+a multiple of 512.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
 namespace LAYERNORM_ISA {
 
 constexpr i64 BACKWARD_ROWS = 384;           // rows of dz in a block of the backward
-constexpr i64 ROW_GROUPS = 16;               // the parameters' gradients are first summed within groups of rows
+constexpr i64 ROW_GROUPS = 16;               // the vectors' gradients are first summed within so many groups of rows, or more
 
 template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, E, Factors...> {
     using S = Sequence<T, E, Factors...>;
@@ -32,10 +32,15 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     BatchNorm<T> batch_norm;
 
     BackwardPass(const Recurrent& call, ParallelFor run)
-        : S(call, run, SAME<F, Pair> && !S::ROUNDS ? 8 : call.T > FEW_STEPS ? 24 : DIRECT_ROWS), batch_norm(call) {
+        : S(call, run, rows_of_direct_backward(call)), batch_norm(call) {
         Q = S::packed() ? most(B, least(S::all_lines, BACKWARD_ROWS)) : B * most(1, least(T_, BACKWARD_ROWS / most(1, B)));
     }
 
+    // What a forward rounded its backward rounds, too.
+    static i64 rows_of_direct_backward(const Recurrent& n) {
+        if (S::ROUNDS) return S::rows_of_direct_forward(n);
+        return SAME<F, Pair> ? 8 : n.T > FEW_STEPS ? 24 : DIRECT_ROWS;
+    }
     // A row of the gradient of o * tanh(c). Without a projection that is the gradient of h, and a row is W.
     i64 M() const { return round_up(Hp, PANEL<F>); }
 
@@ -115,7 +120,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         first_rows = end > low ? S::rows_of(low) : B;
         groups = groups_of(first_rows);
     }
-    i64 groups_of(i64 rows) const { return least(rows, n.batch_norm ? 1 : ROW_GROUPS); }
+    i64 groups_of(i64 rows) const { return least(rows, n.batch_norm ? 1 : most(ROW_GROUPS, rows / SUMMED_ROWS)); }
 
     // The vectors' sums are 0, and the state has the gradient that arrives.
     void start() {
@@ -316,7 +321,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         w.dzx = as_wide(dzx + q * Z, part.dzx + own * Z);
         w.dzh = dzh == dzx ? w.dzx : as_wide(dzh + q * Z, part.dzh + own * Z);
         w.temporary = part.temporary + own * 8 * Hp, w.m = n.projected ? w.temporary + 7 * Hp : nullptr;
-        w.sums = S::eight(n.batch_norm ? batch_norm.sums : sums + group * VECTORS * Z);
+        w.sums = S::eight(n.batch_norm ? batch_norm.sums_of(own) : sums + group * VECTORS * Z);
         T* kept = part.kept + own * Hp;
         if (!S::active(t, b)) memcpy(kept, w.dc, Hp * sizeof(T)), memset(w.dc, 0, Hp * sizeof(T));
         else if (const T* share = S::kept_at(n.kept_c, t, b, H)) part_ways(w.dc, kept, share, H);
@@ -477,10 +482,12 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
                 tiles, u1 - u0, panels, lines(), dw + u0 * UNITS * columns);
         constexpr Tile<F> sums[2][2] = {{tile<F, UNITS, 1, true>, tile<F, UNITS, 1, false>},
             {tile<F, UNITS, 2, true>, tile<F, UNITS, 2, false>}};
-        for (i64 p = 0; p < panels.count(); ++p)
-            for (i64 u = u0; u < u1; ++u)
-                sums[columns - p * PANEL<F> >= PANEL<F>][first_block](tiles + (u - u0) * lines() * UNITS, 1, UNITS,
-                    panels.panel(p), lines(), dw + u * UNITS * columns + p * PANEL<F>, columns);
+        for (i64 from = 0; from < lines() || from == 0; from += BACKWARD_ROWS)  // a wide step has more lines than a block should
+            for (i64 p = 0; p < panels.count(); ++p)
+                for (i64 u = u0; u < u1; ++u)
+                    sums[columns - p * PANEL<F> >= PANEL<F>][first_block && from == 0](
+                        tiles + ((u - u0) * lines() + from) * UNITS, 1, UNITS, panels.panel(p) + from * PANEL<F>,
+                        least(BACKWARD_ROWS, lines() - from), dw + u * UNITS * columns + p * PANEL<F>, columns);
     }
 
     void finish() {

@@ -13,6 +13,7 @@
 namespace LAYERNORM_ISA {
 
 constexpr int OF_X = 0, OF_H = 1, OF_C = 2;  // in the order of PLACES
+constexpr i64 SUMMED_ROWS = 64;         // of so many rows a sum is in order, of more it is a sum of sums
 constexpr i64 UNITS_SHARED = 4 << 10;        // a step with fewer summed inputs stays on one thread
 
 template <class T> struct BatchNorm {
@@ -24,17 +25,19 @@ template <class T> struct BatchNorm {
     const Recurrent& n;
     Layer<T> layer, step;  // the layer, and what it is at one step
     Place place[PLACES];
-    T *places, *sums;  // of `place`; the vectors' gradients at one step
+    T *places, *sums;  // of `place`; [groups][VECTORS][Z]: the vectors' gradients at one step
+    i64 groups;        // of SUMMED_ROWS rows
     i64 G, H, Hp, Z;
 
     explicit BatchNorm(const Recurrent& call) : n(call) {
         G = n.gates, H = n.H, Hp = round_up(H, PAD), Z = row_of_summed_inputs(call);
+        groups = most(1, (n.B + SUMMED_ROWS - 1) / SUMMED_ROWS);
     }
 
     void lay(Cursor& c) {
         if (!n.batch_norm) return;
         c.take(places, PLACES * 6 * Z);
-        c.take(sums, VECTORS * Z);
+        c.take(sums, groups * VECTORS * Z);
     }
 
     bool split() const { return layer.split; }
@@ -91,19 +94,33 @@ template <class T> struct BatchNorm {
         T *mean = moments_at(n.mean, k, t), *var = moments_at(n.var, k, t);
         real_units(units, first, gates, [&](i64 j, i64 i) { mean[i] = s.mean[j], var[i] = s.var[j]; });
     }
+    // The sums over rows [from, end) of N vectors; add(i, sums) adds those of row i.
+    template <int N, class Add> static void sum_rows(i64 from, i64 end, V<T>* to, const Add& add) {
+        V<T> sums[N] = {};
+        if (end - from > SUMMED_ROWS) {
+            const i64 half = from + round_up((end - from) / 2, SUMMED_ROWS);
+            sum_rows<N>(from, half, to, add);
+            sum_rows<N>(half, end, sums, add);
+        } else {
+            for (i64 i = from; i < end; ++i) add(i, sums);
+        }
+        for (int k = 0; k < N; ++k) to[k] += sums[k];
+    }
     // Those of `W` vectors of units. What is left of the mean when it has been taken away is its rounding error.
     template <int W, class Row> static void find(const Place& s, i64 j, i64 rows, const Row& row) {
         const T each = T(1) / T(rows);
-        V<T> mean[W] = {}, error[W] = {}, square[W] = {};
-        for (i64 i = 0; i < rows; ++i)
-            for (int k = 0; k < W; ++k) mean[k] += load(row(i) + j + k * LANES<T>);
+        V<T> mean[W] = {}, sums[2 * W] = {}, *error = sums, *square = sums + W;
+        sum_rows<W>(0, rows, mean, [&](i64 i, V<T>* to) {
+            for (int k = 0; k < W; ++k) to[k] += load(row(i) + j + k * LANES<T>);
+        });
         for (int k = 0; k < W; ++k) mean[k] *= each;
-        for (i64 i = 0; i < rows; ++i)
+        sum_rows<2 * W>(0, rows, sums, [&](i64 i, V<T>* to) {
             for (int k = 0; k < W; ++k) {
                 const V<T> d = load(row(i) + j + k * LANES<T>) - mean[k];
-                error[k] += d;
-                square[k] += d * d;
+                to[k] += d;
+                to[W + k] += d * d;
             }
+        });
         for (int k = 0; k < W; ++k) {
             error[k] *= each;
             const V<T> var = square[k] * each - error[k] * error[k];
@@ -179,14 +196,27 @@ template <class T> struct BatchNorm {
     void read_step(i64 t) {
         for (int k = 0; k < PLACES; ++k)
             if (normalises(k)) read(step, k, t, 0, gates_of(k)), fold(step, k, 0, gates_of(k));
-        memset(sums, 0, VECTORS * Z * sizeof(T));
+        memset(sums, 0, groups * VECTORS * Z * sizeof(T));
+    }
+    // Where a row adds: `place` is its place at the step.
+    T* sums_of(i64 place) const { return sums + place / SUMMED_ROWS * VECTORS * Z; }
+    // Brings the sums of all groups to the first one, two by two.
+    void join_groups(const Layer<T>& units, T* of_first, i64 first, i64 gates) const {
+        for (i64 apart = 1; apart < groups; apart *= 2)
+            for (i64 g = 0; g + apart < groups; g += 2 * apart) {
+                T *to = of_first + g * VECTORS * Z, *from = to + apart * VECTORS * Z;
+                units.pieces(first, gates, [&](i64 begin, i64 count) {
+                    for (i64 j = begin; j < begin + count; ++j) to[j] += from[j], from[j] = 0;
+                });
+            }
     }
 
     // What flows through the moments, in place:  d - gain * r * (mean(dy) + z_hat * mean(dy * z_hat)),  d = dy * gain * r.
     // of_dy, of_product: the sums of dy and of dy * (z - mean) over the rows.
     template <class D, class Row>
     void through_moments(const Layer<T>& units, int k, i64 first, i64 gates, i64 rows, const D& d, const Row& z,
-        const T* of_dy, const T* of_product) {
+        T* of_dy, T* of_product) {
+        join_groups(units, of_dy, first, gates), join_groups(units, of_product, first, gates);
         if (!normalises(k) || n.batch_norm == GIVEN) return;
         const Place& s = place[k];
         units.pieces(first, gates, [&](i64 from, i64 count) {
@@ -210,6 +240,7 @@ template <class T> struct BatchNorm {
     void backward(const Backward<T>* w, i64 rows, const Vectors<T>& of_step, T* all, ParallelFor run) {
         share_units(run, rows, [&](const Layer<T>& units) {
             split() ? backward<TWO>(units, w, rows, of_step) : backward<ONE>(units, w, rows, of_step);
+            for (i64 v = 0; v < VECTORS; ++v) join_groups(units, sums + v * Z, 0, G);
             units.pieces(0, G, [&](i64 from, i64 count) {
                 for (i64 j = from; j < from + count; ++j) {
                     of_step.gain_x[j] *= place[OF_X].r[j];

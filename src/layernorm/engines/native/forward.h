@@ -23,13 +23,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     static constexpr i64 HEIGHT = TILED<F> ? 16 : TILE;  // rows that fill a tile
     const i64 Wh = rows_apart(W);                        // numbers from one row of h to the next
     const i64 Wm = S::whole(Hp);                         // and of m, as the products read it
-    ForwardPass(const Recurrent& call, ParallelFor run) : S(call, run, direct_rows(call)), batch_norm(call) {}
-
-    // Where sums are short, adding up their lanes costs more than packing sooner.
-    static i64 direct_rows(const Recurrent& n) {
-        if (least(n.I, n.P) / DEPTH<F> <= 128) return 8;
-        return TILED<F> || n.T > FEW_STEPS ? 16 : DIRECT_ROWS;
-    }
+    ForwardPass(const Recurrent& call, ParallelFor run) : S(call, run, S::rows_of_direct_forward(call)), batch_norm(call) {}
 
     void lay(Cursor& c) {
         batch_norm.lay(c);

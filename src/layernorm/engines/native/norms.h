@@ -3,7 +3,7 @@
 // E is the type of the rows; W the type that they are computed in: float64 for float64, else float32; A that of one pass:
 // W, or float64 for rows whose squares leave float32's range. A row is swept twice: for the sums of what is left when a
 // rough mean, that of its first elements, has been taken away, and of its squares; then for the result. Sums of few
-// numbers are float32, the sums of those float64, and the mean is two numbers of type A, so that a row with
+// numbers are in A, the sums of those float64, and the mean is two numbers of type A, so that a row with
 // |mean| >> deviation loses nothing.
 #pragma once
 
@@ -24,9 +24,9 @@ constexpr i64 NORM_GROUPS = 32;
 constexpr i64 STREAMED_BYTES = 8 << 20;    // of a result; one as large is out of the caches when it is read
 constexpr i64 FINISHED_COLUMNS = 2048;     // of these gradients, that a thread is worth
 constexpr i64 PART_ROWS = 256;             // of so many rows the gain's gradient is summed in W, of all in float64
-// Elements of a row that are summed in A: 16 in a lane, 4 in each lane of four sums. A lane with an outlier rounds what is
-// added to it to the outlier's units.
-template <class A> constexpr i64 ROW_BLOCK = sizeof(A) == 4 ? 16 * LANES<A> : i64(1) << 62;
+// Elements of a row that are summed in A: float32 4 in each lane of four sums, as a lane with an outlier rounds what is
+// added to it to the outlier's units; float64 64.
+template <class A> constexpr i64 ROW_BLOCK = (sizeof(A) == 4 ? 16 : 256) * LANES<A>;
 
 // Whether squares of numbers of this size can be added up in T.
 template <class T> INLINE bool in_range(double size) { return sizeof(T) == 8 || (size > 1e-15 && size < 1e15); }
@@ -154,7 +154,8 @@ template <class E> struct NormForward {
             const double square = n.rms ? rest[i].square : rest[i].square - rest[i].mean * rest[i].mean;
             const double size = sqrt((square > 0 ? square : 0 * square) + n.eps), scale = 1 / size;
             if (!in_range<A>(size)) return false;
-            mean[i] = A(exact), low[i] = A((exact - double(mean[i])) * scale);
+            mean[i] = sizeof(A) == 8 ? centre[i] : A(exact);
+            low[i] = A((double(centre[i]) - double(mean[i]) + (n.rms ? 0 : rest[i].mean)) * scale);
             r[i] = A(scale);
             if (n.mean) static_cast<double*>(n.mean)[m + i] = exact;
             if (n.r) static_cast<double*>(n.r)[m + i] = scale;
@@ -238,6 +239,12 @@ template <class E> struct NormBackward {
         Unit() = default;
         Unit(const E* x, double exact, double r) : x(x), mean(A(exact)), r(A(r)), low(A((exact - double(mean)) * r)) {}
         V<A> at(i64 j, i64 count) const { return (widen<A>(x + j, count) - mean) * r - low; }
+        // The mean of float64 numbers was rounded when it was saved.
+        void find_low(const Norm& n) {
+            V<A> rest = {};
+            over<A>(n.N, [&](i64 j, i64 count) { rest += first<A>(widen<A>(x + j, count) - mean, count); });
+            low = Set::template sum<A>(rest) / n.N * r;
+        }
     };
 
     // Rows m ... m + R - 1: dx = r * (d - mean(d) - z_hat * mean(d * z_hat)) with d = dy * gain, z_hat = (x - mean) * r.
@@ -247,6 +254,7 @@ template <class E> struct NormBackward {
         Unit<A> z_hat[R];
         for (int i = 0; i < R; ++i) {
             z_hat[i] = {static_cast<const E*>(n.x) + (m + i) * n.x_m, mean(m + i), r(m + i)};
+            if (SAME<E, double> && !n.rms) z_hat[i].find_low(n);
             dy[i] = static_cast<const E*>(n.d_y) + (m + i) * n.d_y_m;
             more[i] = static_cast<const E*>(n.d_total) + (m + i) * n.d_total_m;
         }

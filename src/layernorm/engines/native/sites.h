@@ -1,7 +1,7 @@
 // The places in one step where a normalisation may sit, for one row: the counterpart of equations/sites.py.
 //
-// A row of summed inputs is G blocks of Hp units, H of them real. In the other Hp - H units z is 0, and gains, biases
-// and gradients are 0, so that only the statistics have to leave them out.
+// A row of summed inputs is G blocks of Hp units, H of them real. In the other Hp - H units z, gains and biases are 0, and
+// gradients meet zero weights, so that only the statistics have to leave them out.
 #pragma once
 
 #include <math.h>
@@ -74,7 +74,7 @@ template <class T> struct Statistics {
 // waits for, the sums over a vector's lanes and the roots, is done for several rows at once.
 //
 // The mean of what is left when the mean has been taken away is its rounding error: with that a constant row's mean is
-// exact, and one with |mean| >> deviation loses nothing.
+// exact, and one with |mean| >> deviation loses no more than a rounding of the mean.
 template <class T, class Row, class Found>
 INLINE void statistics(i64 rows, const Span& s, const Norming& n, const Row& row, const Found& found) {
     constexpr i64 AT_ONCE = 16;
