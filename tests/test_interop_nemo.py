@@ -111,6 +111,7 @@ def test_it_becomes_torchscript_by_portable():
     torch.jit.save(torch.jit.script(ln.portable(module)), file)
     file.seek(0)
     scripted = torch.jit.load(file)
+    assert ln.portable(module).state_dict().keys() == module.state_dict().keys()
     torch.testing.assert_close(scripted(x, states), module(x, states))
     torch.testing.assert_close(scripted(x), module(x))
 

@@ -6,6 +6,7 @@ import io
 import pickle
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.utils import parametrizations, prune
@@ -373,6 +374,33 @@ def test_a_function_that_is_set_later_is_computed():
         cell(x[0])  # torch's own
     with pytest.raises(ValueError, match=r"AcceleratedRNN: expected mode to be one of .*, got 'RNN_SINE'"):
         rnn(x)
+
+
+def test_what_torch_takes_and_layernorm_refuses_is_left():
+    model = torch.nn.Sequential(torch.nn.LSTMCell(I, 0), torch.nn.LSTM(I, H))
+    with pytest.warns(
+        UserWarning, match=r"left as they are: 0 \(LSTMCell: hidden_size must be greater than zero, got 0"
+    ):
+        ln.accelerate(model)
+    assert [isinstance(part, Accelerated) for part in model] == [False, True]
+
+
+def test_numbers_of_numpy():
+    """As a product of shapes is one."""
+    lstm = torch.nn.LSTM(I, H, np.int64(2), dropout=0.5).eval()
+    cell, x = torch.nn.GRUCell(np.int64(I), np.int64(H)), torch.randn(T, B, I)
+    lstm.dropout = np.float32(0.25)
+    expected = lstm(x)[0], cell(x[0])
+    for change in (ln.accelerate, ln.restore, lambda part: ln.convert(part, norm=None)):
+        torch.testing.assert_close((change(lstm)(x)[0], change(cell)(x[0])), expected)
+
+
+def test_a_class_that_says_how_it_is_copied():
+    class Own(torch.nn.GRU):
+        def __reduce_ex__(self, protocol):
+            return Own, (self.input_size, self.hidden_size)
+
+    assert isinstance(copy.deepcopy(ln.accelerate(Own(I, H))), Own)
 
 
 STRUCTURE = {"input_size": I + 1, "hidden_size": H + 1, "bias": False}

@@ -324,3 +324,11 @@ def test_a_matched_network_starts_as_torchs_does(network, formula, norm):
     assert ((matched / expected).log().abs() < torch.tensor(1.5).log()).all()
     assert torch.corrcoef(torch.stack([ours.flatten(), output.flatten()]))[0, 1] > 0.95
     assert float(ours.std()) == pytest.approx(float(output.std()), rel=0.05)
+
+
+def test_a_computed_gain_is_refused():
+    lstm = torch.nn.utils.prune.l1_unstructured(ln.LSTM(I, H), "gain_ih_l0", 0.5)
+    before = copy.deepcopy(lstm.state_dict())
+    with pytest.raises(ValueError, match="gain_ih_l0 of LSTM is computed, by pruning or a parametrization"):
+        ln.match(lstm, X)
+    torch.testing.assert_close(lstm.state_dict(), before, rtol=0, atol=0)

@@ -69,6 +69,26 @@ def test_the_prediction_is_what_the_network_does_on_constant_inputs(gain, forget
     assert predicted(module, inputs) == pytest.approx(measured(module, inputs), abs=TOLERANCE)
 
 
+def test_zoneout_keeps_its_share():
+    torch.manual_seed(0)
+    module = ln.LSTM(FEATURES, UNITS, norm=None, zoneout=(0.9, 0.5)).double().eval()
+    assert predicted(module, noise()) == pytest.approx(measured(module, noise()), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("make", [ln.RNN, torch.nn.RNN])
+def test_of_a_nonlinearity_that_was_set_later(make):
+    """Torch's network computes what `mode` says."""
+    torch.manual_seed(0)
+    later = make(FEATURES, UNITS).double()
+    expected = make(FEATURES, UNITS, nonlinearity="relu").double()
+    expected.load_state_dict(later.state_dict())
+    if make is ln.RNN:
+        later.nonlinearity = "relu"
+    else:
+        later.mode = "RNN_RELU"
+    assert predicted(later, noise()) == predicted(expected, noise())
+
+
 def test_of_a_linear_network_it_has_a_closed_form():
     """A state of 0 stays there, and tanh' = 1: a change grows by |W dh| / |dh|, whose mean square is H / (3H). 0.005:
     80 steps of 2 cases of 128 normal numbers leave an error of 1 / sqrt(2 * 80 * 2 * 128)."""

@@ -362,6 +362,15 @@ class Whole(nn.Module):
         return self.model["cell"](x[-1])
 
 
+@pytest.mark.parametrize(
+    ("norm", "shape"),
+    [(nn.LayerNorm(5), (5,)), (nn.RMSNorm(5), (5,)), (nn.InstanceNorm1d(4), (4, 5)), (nn.InstanceNorm2d(3), (3, 8, 9))],
+)
+def test_a_single_case_is_a_batch_of_one(norm, shape):
+    x = torch.randn(shape)
+    assert ln.audit(norm, x) == ln.audit(norm, x[None])
+
+
 def test_everything_is_put_back_after_an_error():
     lstm = ln.LSTM(8, 16)
     model = nn.Sequential(nn.LayerNorm(8), lstm)

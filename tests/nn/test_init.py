@@ -76,3 +76,21 @@ def test_what_chrono_refuses():
         with pytest.raises(ValueError, match=r"no bias is added to the gates of .*bias=False"):
             ln.nn.init.chrono_(module, 9)
         assert all(torch.equal(p, before[name]) for name, p in module.named_parameters())
+
+
+def test_tied_biases_are_drawn():
+    lstm = ln.LSTM(3, 64, 2)
+    lstm.bias_ih_l1 = lstm.bias_ih_l0
+    ln.nn.init.chrono_(lstm, T_MAX)
+    forget = lstm.bias_ih_l0.detach()[64:128]
+    assert forget.min() > 0
+    assert forget.exp().max() > T_MAX / 2
+    assert not lstm.bias_hh_l1[:128].any()
+
+
+@pytest.mark.parametrize("name", ["bias_ih_l0", "bias_hh_l0"])
+@pytest.mark.parametrize("make", [ln.LSTM, torch.nn.LSTM])
+def test_a_computed_bias_cannot_be_drawn(make, name):
+    lstm = torch.nn.utils.prune.l1_unstructured(make(3, 4), name, 0.5)
+    with pytest.raises(ValueError, match=rf"^{name} of LSTM is computed, by pruning or a parametrization"):
+        ln.nn.init.chrono_(lstm, T_MAX)

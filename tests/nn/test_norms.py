@@ -78,3 +78,15 @@ def test_batch_norm_refuses_a_single_case():
         ln.BatchNorm(3, unbiased=True)(torch.randn(1, 3))
     with pytest.raises(ValueError, match="expected 2D or 3D input"):
         ln.BatchNorm(3, unbiased=True)(torch.randn(4))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_unbiased_batch_norm_under_autocast_and_without_cases(affine):
+    norm = ln.BatchNorm(3, affine=affine, unbiased=True)
+    x = torch.randn(4, 3).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert norm(x).dtype == torch.bfloat16
+    torch.testing.assert_close(
+        norm(x).float(), norm(x.float()), atol=2.0**-7, rtol=2.0**-7
+    )  # a rounding of numbers near 1
+    assert norm(torch.randn(0, 3)).shape == (0, 3)

@@ -296,3 +296,9 @@ def test_quantize_dynamic_leaves_these_modules_alone():
     assert type(quantised[1]) is torch.ao.nn.quantized.dynamic.Linear
     x = torch.randn(5, 2, 3)
     assert torch.equal(quantised[2](x)[0], model[2](x)[0])
+
+
+def test_a_nonlinearity_that_was_set_later():
+    module, x = ln.RNN(3, 4), torch.randn(5, 2, 3)
+    module.nonlinearity = "relu"
+    torch.testing.assert_close(ln.portable(module)(x)[0], module(x)[0])

@@ -221,6 +221,8 @@ def test_a_call_for_gradients_is_refused():
         net(x, (wanted.new_zeros(1, 2, 9), torch.zeros(1, 2, 9, requires_grad=True)))
     with pytest.raises(RuntimeError, match="requires grad"):
         torch.func.grad(lambda x: net(x)[0].sum())(x)
+    with pytest.raises(RuntimeError, match="got a tensor with a tangent"):
+        torch.func.jvp(lambda x: net(x)[0], (x,), (x,))
     with torch.no_grad():
         assert torch.equal(net(wanted)[0], net(x)[0])
     with pytest.raises(RuntimeError, match=r"in training mode; call eval\(\) first"):

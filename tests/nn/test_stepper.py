@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import layernorm as ln
 from layernorm.formula import PRESETS, Formula
@@ -646,3 +647,34 @@ def test_an_input_whose_rows_lie_apart(engine, batch):
             _, c = step.hx(state)
             found.append([output, *torch.autograd.grad(output.sum() + c.sum(), [x, *module.parameters()])])
     torch.testing.assert_close(*found, **CLOSE)
+
+
+MASKS = [
+    {"dropout": 0.5, "recurrent_dropout": 0.5}, {"recurrent_dropout": 0.5, "zoneout": (0.2, 0.1)},
+    {"dropout": 0.5, "variational": True, "zoneout": 0.2}, {"recurrent_dropout": 0.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", MASKS)
+def test_steps_that_checkpoint_makes_again_draw_the_same(options):
+    lstm, x = ln.LSTM(I, H, 2, dtype=torch.float64, **options), torch.randn(T, B, I, dtype=torch.float64)
+    results = []
+    for again in (False, True):
+        torch.manual_seed(3)
+        step, state, outputs = lstm.stepper(), None, []
+        for frame in x:
+            args = (frame, state)
+            output, state = checkpoint(step, *args, use_reentrant=False) if again else step(*args)
+            outputs.append(output)
+        loss = torch.stack(outputs).square().sum()
+        results.append([*outputs, *torch.autograd.grad(loss, list(lstm.parameters()))])
+    torch.testing.assert_close(*results, **CLOSE)
+
+
+def test_nothing_of_torch_funcs_tensors_stays():
+    gru, x = ln.GRU(I, H), torch.randn(B, I)
+    step = gru.stepper()
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.func.grad(lambda x: step(x)[0].sum())(x)
+        step(x)[0].sum().backward()
+    assert all(p.grad is not None for p in gru.parameters())

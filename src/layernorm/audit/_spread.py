@@ -117,10 +117,12 @@ def _batch_norm_rows(part: Any, z: Tensor) -> _Rows:
 
 
 _ROWS: dict[type[torch.nn.Module], Callable[[Any, Tensor], _Rows]] = {
-    torch.nn.LayerNorm: lambda part, z: _Rows(_centred(z.flatten(-len(part.normalized_shape)).flatten(0, -2)), True),
-    torch.nn.RMSNorm: lambda part, z: _Rows(z.flatten(-len(part.normalized_shape)).flatten(0, -2), True),
+    torch.nn.LayerNorm: lambda part, z: _Rows(_centred(z.reshape(-1, math.prod(part.normalized_shape))), True),
+    torch.nn.RMSNorm: lambda part, z: _Rows(z.reshape(-1, math.prod(part.normalized_shape)), True),
     torch.nn.GroupNorm: lambda part, z: _Rows(_centred(z.reshape(len(z) * part.num_groups, -1)), False),
-    torch.nn.modules.instancenorm._InstanceNorm: lambda part, z: _Rows(_centred(z.flatten(2).flatten(0, 1)), False),
+    torch.nn.modules.instancenorm._InstanceNorm: lambda part, z: _Rows(
+        _centred((z[None] if z.dim() == part._get_no_batch_dim() else z).flatten(2).flatten(0, 1)), False
+    ),
     torch.nn.modules.batchnorm._BatchNorm: _batch_norm_rows,
 }
 """For each norm, the function from its input to the rows that it normalises."""

@@ -80,7 +80,10 @@ class Accelerated(torch.nn.Module):
         return super().extra_repr() + (", dtype=torch.int8" if cast(Any, self).recurrence.quantized else "")
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _make_empty, (self._class_before,), super().__reduce_ex__(protocol)[2]
+        made = super().__reduce_ex__(protocol)
+        if isinstance(made, str) or len(made) < 3:  # a class that says itself how it is copied
+            return cast(Any, made)
+        return _make_empty, (self._class_before,), made[2]
 
     def __prepare_scriptable__(self) -> NoReturn:
         name = type(self).__name__
@@ -201,7 +204,10 @@ def _attributes_to_add(part: torch.nn.Module) -> dict[str, Any] | str:
         return f"its own {', '.join(changed)}"
     with warnings.catch_warnings():  # of arguments, which torch gave when it made the module
         warnings.simplefilter("ignore")
-        new = cast(Any, ours)(**constructor_arguments(part, theirs), device="meta", norm=None)
+        try:
+            new = cast(Any, ours)(**constructor_arguments(part, theirs), device="meta", norm=None)
+        except (TypeError, ValueError) as error:  # such as a cell of no units
+            return str(error)
         bare = bare_like(part, theirs)
     added = {name: item for name, item in vars(new).items() if name not in vars(bare)}
     needed = {name for name in {*added, *dir(ours)} - {*dir(theirs), *dir(bare)} if not name.startswith("__")}

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
 from ..nn._gains import GainInit, check_gain_init, gains_of
-from ..nn._normalised import Normalised, check_module
+from ..nn._normalised import Normalised, check_module, parameter_of
 from ._divisors import Divisors, sum_divisors
 from ._watched import LayerCall, layer_name, put_back, watch_calls
 
@@ -84,9 +84,9 @@ def match(module: torch.nn.Module, /, *inputs: Any, gain_init: GainInit = "match
 
     Raises:
         TypeError: ``module`` is no module, or has no ``forward``.
-        ValueError: there is no network with gains; ``gain_init`` names a gain that a network does not have; the call
-            did not run one of them; or what a norm would divide by is not finite, or its vectors never had a deviation.
-            Nothing has been changed then.
+        ValueError: there is no network with gains; ``gain_init`` names a gain that a network does not have; a gain is
+            computed, by pruning or a parametrization; the call did not run one of them; or what a norm would divide by
+            is not finite, or its vectors never had a deviation. Nothing has been changed then.
 
     Limits: the sizes match in the mean over steps and rows. What a norm removes besides, such as the mean over the
     units, stays removed, so that a trained network computes another function than before. The biases of the norms
@@ -142,11 +142,11 @@ def match_networks(
             means = _means_of(layer or "the module", divisors, [g for g, start in asked.items() if start == "match"])
             numbers: dict[str, tuple[float, ...]] = {}
             for (gain, *units), mean in means.items():
-                gains.append((network.get_parameter(gain + suffix).detach()[slice(*units)], mean))
+                gains.append((parameter_of(network, gain + suffix).detach()[slice(*units)], mean))
                 numbers[gain] = (*numbers.get(gain, ()), *mean.tolist())
             for gain, start in asked.items():
                 if start != "match":
-                    gains.append((network.get_parameter(gain + suffix).detach(), torch.tensor(start)))
+                    gains.append((parameter_of(network, gain + suffix).detach(), torch.tensor(start)))
                     numbers[gain] = (float(start),)
             matched.append(MatchedLayer(layer, numbers))
     for parameter, value in gains:

@@ -32,7 +32,8 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
     """Copies a model so that `torch.jit.script` can compile it: layernorm's modules become plain PyTorch operations.
 
     The saved result runs in processes without layernorm. The copied modules have the arguments, shapes and state-dict
-    keys of the originals. Weights that weight norm computes become parameters with their values.
+    keys of the originals. Weights that weight norm computes become parameters with their values. Buffers, modules and
+    attributes that were added to one of layernorm's modules are not copied.
 
     TorchScript is deprecated: PyTorch 2.13 warns with a DeprecationWarning wherever it is called, 2.15 with a
     FutureWarning, and on Python 3.14 PyTorch does not support it. PyTorch has named no release that removes it.
@@ -170,6 +171,7 @@ class PortableLayers(torch.nn.Module):
 
     def __init__(self, module: Normalised, suffixes: list[str]) -> None:
         super().__init__()
+        module._follow_attributes()
         r = module.recurrence
         self.hidden_size, self.gates = module.hidden_size, GATES[r.network]
         self._names = [name + suffix for suffix in suffixes for name in r.parameter_names]

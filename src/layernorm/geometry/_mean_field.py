@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -58,8 +59,9 @@ def predicted_exponent(
     B = _checks.tensor("inputs", inputs, "T", "B", network.input_size).shape[1]
     _checks.whole("warmup", warmup, 0, steps_of(inputs, B) - 1)
     x, of_layers = inputs.detach().to("cpu", torch.float64), []
+    kept = getattr(network, "_zoneouts", ())
     for recurrence, parameters in _layers(network):
-        x, growth = _run_layer(recurrence, parameters, x, generator)
+        x, growth = _run_layer(recurrence, parameters, kept, x, generator)
         of_layers.append(growth[warmup:].mean(0))
     cases = torch.stack(of_layers).amax(0)[:, None]
     return Lyapunov(cases.mean(0), cases)
@@ -73,7 +75,9 @@ def _layers(network: Any) -> list[tuple[Recurrence, list[Tensor]]]:
         kind = next((name for name, of in kinds.items() if isinstance(network, of)), None)
         if kind is None:
             raise TypeError(f"expected a network or cell of layernorm or torch, got {type(network).__name__}")
-        nonlinearity = network.nonlinearity if kind == "RNN" else "tanh"
+        nonlinearity = "tanh"
+        if kind == "RNN":  # of a network torch computes what `mode` says
+            nonlinearity = str(getattr(network, "mode", network.nonlinearity)).removeprefix("RNN_").lower()
         projected = getattr(network, "proj_size", 0) > 0
         recurrence = describe(kind, None, "paper", None, bool(network.bias), projected, nonlinearity)
     names = recurrence.parameter_names
@@ -82,9 +86,15 @@ def _layers(network: Any) -> list[tuple[Recurrence, list[Tensor]]]:
 
 
 def _run_layer(
-    recurrence: Recurrence, parameters: list[Tensor], x: Tensor, generator: torch.Generator | None
+    recurrence: Recurrence,
+    parameters: list[Tensor],
+    kept: Sequence[float],
+    x: Tensor,
+    generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
-    """Runs a layer and a small change of its state: (T, B, I) -> h (T, B, P), the logarithm of the growth (T, B)."""
+    """Runs a layer and a small change of its state: (T, B, I) -> h (T, B, P), the logarithm of the growth (T, B).
+
+    kept: the share of each part of the state that zoneout keeps in the mean; none without zoneout."""
     p = parameters_by_name([p.detach().to("cpu", torch.float64) for p in parameters], recurrence, torch.float64)
     equations, weight, B = network_of(p, recurrence), p["weight_hh"], x.shape[1]
     units = len(weight) // GATES[recurrence.network]
@@ -97,7 +107,9 @@ def _run_layer(
         for t, from_input in enumerate(equations.input_side(x @ p["weight_ih"].T)):
 
             def step(zh: Tensor, *state: Tensor, t: int = t, from_input: Tensor = from_input) -> tuple[Tensor, ...]:
-                return equations.step(t, from_input, zh, state)
+                after = equations.step(t, from_input, zh, state)
+                mixed = zip(kept or [0.0] * len(state), state, after, strict=True)
+                return tuple(share * old + (1 - share) * new for share, old, new in mixed)
 
             before, products = (times_h(state[0]), *state), (times_dh(change[0]), *change)
             state, change = cast(Any, torch.func.jvp(step, before, products))

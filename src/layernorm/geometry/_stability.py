@@ -35,7 +35,7 @@ def dynamics(module: torch.nn.Module, cases: int) -> Dynamics:
 
     Returns:
         `Dynamics`, in the type and on the device of the module's parameters. Call ``module.double()`` first for more
-        digits.
+        digits, and for `lyapunov` of torch's LSTM, which has no forward mode in float32.
 
     Raises:
         TypeError: the module is no such network.
@@ -83,6 +83,8 @@ def recurrent_module(module: object) -> Any:
     drawn = [torch.tensor(getattr(network, name, 0.0)) for name in ("dropout", "recurrent_dropout", "zoneout")]
     if network.training and any(share.any() for share in drawn):
         raise ValueError("with dropout or zoneout every step is a different function; call module.eval() first")
+    if hasattr(network, "_follow_attributes"):
+        network._follow_attributes()
     return network
 
 

@@ -3,6 +3,7 @@
 TorchScript reads annotations as types, so this file does without ``from __future__ import annotations``.
 """
 
+import re
 import warnings
 from typing import Any, Optional
 
@@ -95,22 +96,22 @@ def ln_lstm(
     return NemoLSTM(lstm if t_max is None else chrono_(lstm, t_max))
 
 
-def _names(module: NemoLSTM, prefix: str) -> dict[str, str]:
-    """layernorm's names of the parameters with a prefix, each with NeMo's."""
-    entries = library("nemo", "LSTM").entries.items()  # each array is one parameter
-    return {
-        f"{prefix}lstm.{entry.parts[0]}_l{layer}": f"{prefix}layers.{layer}.cell.{name}"
-        for layer in range(module.lstm.num_layers)
-        for name, entry in entries
-    }
+def _their_names() -> dict[str, str]:
+    """NeMo's name of each of layernorm's parameters; each array is one parameter."""
+    return {entry.parts[0]: name for name, entry in library("nemo", "LSTM").entries.items()}
 
 
-def _give_their_names(module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
-    for ours, theirs in _names(module, prefix).items():
-        state[theirs] = state.pop(ours)
+def _give_their_names(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+    names = _their_names()
+    for key in list(state):
+        found = re.fullmatch(rf"{re.escape(prefix)}lstm\.(\w+)_l(\d+)", key)
+        if found and found[1] in names:
+            state[f"{prefix}layers.{found[2]}.cell.{names[found[1]]}"] = state.pop(key)
 
 
-def _give_our_names(module: Any, state: dict[str, Any], prefix: str, *_more: Any) -> None:
-    for ours, theirs in _names(module, prefix).items():
-        if theirs in state:
-            state[ours] = state.pop(theirs)
+def _give_our_names(_module: Any, state: dict[str, Any], prefix: str, *_more: Any) -> None:
+    names = {theirs: ours for ours, theirs in _their_names().items()}
+    for key in list(state):
+        found = re.fullmatch(rf"{re.escape(prefix)}layers\.(\d+)\.cell\.(.+)", key)
+        if found and found[2] in names:
+            state[f"{prefix}lstm.{names[found[2]]}_l{found[1]}"] = state.pop(key)

@@ -48,7 +48,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
                 f"{self.network}Cell: batch norm needs to know the time step, use layernorm.{self.network}"
             )
         check_flags(bias=bias)
-        check_sizes(input_size, hidden_size, 1, 0.0, 0)
+        input_size, hidden_size, *_ = check_sizes(input_size, hidden_size, 1, 0.0, 0)
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         equations = {"bias": bias, "nonlinearity": nonlinearity, "gate_clip": gate_clip}
         self._describe(norm, formula, eps, gain_init, forget_bias, zoneout, **equations)

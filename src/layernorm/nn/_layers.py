@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
 from ..equations.schedule import count_rows, lines_of, unpacked
@@ -72,7 +73,8 @@ class Layers(Normalised):
     ) -> None:
         super().__init__()
         check_flags(bias=bias, batch_first=batch_first, bidirectional=bidirectional, variational=variational)
-        check_sizes(input_size, hidden_size, num_layers, dropout, proj_size)
+        sizes = check_sizes(input_size, hidden_size, num_layers, dropout, proj_size)
+        input_size, hidden_size, num_layers, proj_size = sizes
         if dropout > 0 and num_layers == 1:
             warnings.warn(
                 "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects "
@@ -237,3 +239,5 @@ class Layers(Normalised):
             raise RuntimeError(f"{name}: {why}, got it in training mode; call eval() first")
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             raise RuntimeError(f"{name}: {why}, got a tensor that requires grad; call it under torch.no_grad()")
+        if any(forward_ad.unpack_dual(t).tangent is not None for t in tensors if forward_ad._current_level >= 0):
+            raise RuntimeError(f"{name}: {why}, got a tensor with a tangent; forward mode does not see the rounding")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -223,7 +224,7 @@ class Normalised(torch.nn.Module):
         it."""
         gate = slice(self.hidden_size, 2 * self.hidden_size)  # of an LSTM's i, f, g, o and a GRU's r, z, n
         names = [] if self.forget_bias is None else self.recurrence.added_biases
-        return [self.get_parameter(name + suffix).detach()[gate] for suffix in self._suffixes for name in names]
+        return [parameter_of(self, name + suffix).detach()[gate] for suffix in self._suffixes for name in names]
 
     def _set_gains(self) -> None:
         """Gives the gains their initial values."""
@@ -232,7 +233,7 @@ class Normalised(torch.nn.Module):
         for suffix in self._suffixes:
             for name, start in starts.items():
                 if name not in matched:
-                    torch.nn.init.constant_(self.get_parameter(name + suffix), cast(float, start))
+                    torch.nn.init.constant_(parameter_of(self, name + suffix), cast(float, start))
         if not matched:
             return
         units, sizes = self.hidden_size, self._input_sizes
@@ -240,7 +241,7 @@ class Normalised(torch.nn.Module):
         directions = len(self._suffixes) // len(sizes)
         for number, suffix in enumerate(self._suffixes):
             for name in matched:
-                self.get_parameter(name + suffix).copy_(torch.from_numpy(layers[number // directions][name]))
+                parameter_of(self, name + suffix).copy_(torch.from_numpy(layers[number // directions][name]))
 
     def _normalise_weights(self) -> None:
         """Makes the weights computed ones under weight norm, once they are drawn."""
@@ -349,6 +350,19 @@ def _zoneouts(zoneout: Any, names: Sequence[str]) -> tuple[float, ...]:
     return tuple(map(float, probabilities))
 
 
+def parameter_of(module: torch.nn.Module, name: str) -> torch.nn.Parameter:
+    """Returns a parameter that is to be set.
+
+    Raises:
+        ValueError: it is computed.
+    """
+    found = module._parameters.get(name)
+    if found is None:
+        title = f"{name} of {type(module).__name__}"
+        raise ValueError(f"{title} is computed, by pruning or a parametrization, and cannot be set; remove that first")
+    return found
+
+
 def check_module(who: str, module: object, argument: str = "module") -> None:
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"{who}: {argument} must be a torch.nn.Module, got {type(module).__name__} {module!r:.60}")
@@ -361,14 +375,17 @@ def check_flags(**flags: bool) -> None:
 
 
 def check_fraction(name: str, fraction: float) -> None:
-    if not isinstance(fraction, (int, float)) or isinstance(fraction, bool) or not 0 <= fraction <= 1:
+    if not isinstance(fraction, numbers.Real) or isinstance(fraction, bool) or not 0 <= fraction <= 1:
         raise ValueError(f"{name} should be a number in range [0, 1], got {fraction!r}")
 
 
-def check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: float, proj_size: int) -> None:
+def check_sizes(
+    input_size: int, hidden_size: int, num_layers: int, dropout: float, proj_size: int
+) -> tuple[int, int, int, int]:
+    """Checks a module's sizes, which may be NumPy's, and returns the first three and the last as Python's."""
     sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers, "proj_size": proj_size}
     for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool):
+        if not isinstance(size, numbers.Integral) or isinstance(size, bool):
             raise TypeError(f"{name} should be of type int, got: {type(size).__name__}")
         if name == "input_size" and size < 0:
             raise ValueError(f"{name} must be at least 0, got {size}")
@@ -377,3 +394,4 @@ def check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: flo
     check_fraction("dropout", dropout)
     if not 0 <= proj_size < hidden_size:
         raise ValueError(f"proj_size should be at least 0 and smaller than hidden_size={hidden_size}, got {proj_size}")
+    return int(input_size), int(hidden_size), int(num_layers), int(proj_size)

@@ -126,12 +126,13 @@ class BatchNorm(torch.nn.BatchNorm1d):
         # With the biased variance var: var * n/(n-1) + eps = (var + eps (n-1)/n) * n/(n-1). So the unbiased variance is
         # the biased one with another eps and a smaller gain.
         n = input.numel() // max(input.shape[1], 1)
-        shrink = (n - 1) / max(n, 1)
+        shrink = (n - 1) / n if n > 1 else 1.0  # of fewer cases torch tells
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else momentum
-        gain = input.new_ones(self.num_features) if self.weight is None else self.weight
+        like = input if self.running_mean is None else self.running_mean
+        gain = like.new_ones(self.num_features) if self.weight is None else self.weight
         running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
         return torch.nn.functional.batch_norm(
             input, *running, gain * shrink**0.5, self.bias, True, momentum, self.eps * shrink

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active
 from torch.compiler import is_dynamo_compiling
 
 from ..functional._bind import autocast_type
@@ -42,9 +43,9 @@ class PreparedLayers:
         if any(self.hooks):
             self.module._check_calls()
         autocast, last = autocast_type(input), self.last
-        # A compiled graph may run after the module has changed and has no check for that, so it prepares the layers
-        # each time.
-        if is_dynamo_compiling() and not self.made_in_graph:
+        # A compiled graph may run after the module has changed and has no check for that, and tensors of torch.func's
+        # transforms end with these. So both prepare the layers each time.
+        if (is_dynamo_compiling() and not self.made_in_graph) or _are_functorch_transforms_active():
             return _Preparation(self.module, autocast).layers
         if last is None or not last.is_current(autocast):
             self.last = last = _Preparation(self.module, autocast)

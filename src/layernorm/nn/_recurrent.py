@@ -86,7 +86,7 @@ class Recurrent(Layers, Generic[Hx]):
                 Without ``B`` if the input is unbatched. ``None``: zeros.
             lengths: the length of each sequence, ``(B,)``, from 0 to T, in any order. Outputs beyond a length are 0.
                 The final state is the one at the length, and the reverse direction starts there. Packing does the same.
-                On the CPU a batch of which half or more is padding is computed packed.
+                On the CPU a batch of 256 steps and more, half or more of which are padding, is computed packed.
             reset: where to cut the sequences, in the order of the input: ``(T, B)``; ``(B, T)`` with ``batch_first``,
                 also for a `PackedSequence`; ``(T,)`` unbatched. It is bool, or holds 0 and 1. A 1 at step t cuts
                 between t-1 and t: step t starts from the zero state, and in the reverse direction step t-1 does.

@@ -105,9 +105,15 @@ class Stepper(Generic[Hx]):
             return None
         dtype = torch.promote_types(like.dtype, torch.float32)  # autocast may give the next step's state another type
         key = what, layer, probability, like.shape, dtype, like.device, in_inference_mode()
-        if key not in self._masks:
-            self._masks[key] = drop_mask(probability, like.shape, like)
-        return self._masks[key]
+        if key in self._masks and not self._draws_at_each_step:
+            return self._masks[key]
+        # Drawn, too, where there is one: a step that torch.utils.checkpoint makes again draws what it drew before.
+        return self._masks.setdefault(key, drop_mask(probability, like.shape, like))
+
+    @property
+    def _draws_at_each_step(self) -> bool:
+        module = self.module
+        return any(module._zoneouts) or (module.num_layers > 1 and module.dropout > 0 and not module.variational)
 
     def _apply_dropout(self, x: Tensor, layer: int) -> Tensor:
         """Applies the dropout below a layer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -12,7 +11,7 @@ import torch
 from ..formula import GATES, Network, Recurrence
 from ._gru import GRU, GRUCell
 from ._lstm import LSTM, LSTMCell
-from ._normalised import Normalised
+from ._normalised import Normalised, parameter_of
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
@@ -45,7 +44,8 @@ def chrono_(module: Module, t_max: float) -> Module:
 
     Raises:
         TypeError: the module is of another kind.
-        ValueError: ``t_max`` is no finite number of 2 or more, or no bias is added to the gates.
+        ValueError: ``t_max`` is no finite number of 2 or more, no bias is added to the gates, or one is computed, by
+            pruning or a parametrization.
 
     Example::
 
@@ -62,10 +62,14 @@ def chrono_(module: Module, t_max: float) -> Module:
     recurrence = module.recurrence if isinstance(module, Normalised) else Recurrence(network, bias=bool(module.bias))
     if not recurrence.added_biases:
         raise ValueError(f"chrono_: no bias is added to the gates of {module}")
-    first, *_ = names = recurrence.added_biases
-    parameters = dict(module.named_parameters())
-    for suffix in [match[1] for name in parameters if (match := re.fullmatch(rf"{first}(|_l\d+(?:_reverse)?)", name))]:
-        biases = [parameters[name + suffix].detach().chunk(GATES[network]) for name in names]
+    layers, directions = (
+        getattr(module, "num_layers", 0),
+        ("", "_reverse")[: 1 + getattr(module, "bidirectional", False)],
+    )
+    for suffix in [f"_l{layer}{direction}" for layer in range(layers) for direction in directions] or [""]:
+        biases = [
+            parameter_of(module, name + suffix).detach().chunk(GATES[network]) for name in recurrence.added_biases
+        ]
         for i, keep, *_ in biases:  # of an LSTM's i, f, g, o and a GRU's r, z, n
             keep.zero_()
             if network == "LSTM":
