@@ -505,14 +505,6 @@ def test_torchs_cells_take_a_number_for_bias():
         torch.testing.assert_close(tensors(ln.accelerate(cell)(x)), expected)
 
 
-def test_nothing_is_accelerated_if_one_module_is_an_error():
-    model = torch.nn.Sequential(torch.nn.GRU(I, H), torch.nn.GRU(I, H))
-    model[1].hidden_size = 5.5
-    with pytest.raises(TypeError):
-        ln.accelerate(model)
-    assert [type(part) for part in model] == [torch.nn.GRU] * 2
-
-
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}])
 @pytest.mark.parametrize("enforce_sorted", [True, False])
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")

@@ -109,6 +109,11 @@ def _centred(z: Tensor) -> Tensor:
     return z - z.mean(1, keepdim=True)
 
 
+def _cases(part: Any, z: Tensor) -> Tensor:
+    z = z.flatten(-len(part.normalized_shape))
+    return z.reshape(-1, z.shape[-1])
+
+
 def _batch_norm_rows(part: Any, z: Tensor) -> _Rows:
     """Returns batch norm's rows, one for each channel. In evaluation its deviation is that of the population."""
     if part.training or part.running_var is None:
@@ -117,8 +122,8 @@ def _batch_norm_rows(part: Any, z: Tensor) -> _Rows:
 
 
 _ROWS: dict[type[torch.nn.Module], Callable[[Any, Tensor], _Rows]] = {
-    torch.nn.LayerNorm: lambda part, z: _Rows(_centred(z.reshape(-1, math.prod(part.normalized_shape))), True),
-    torch.nn.RMSNorm: lambda part, z: _Rows(z.reshape(-1, math.prod(part.normalized_shape)), True),
+    torch.nn.LayerNorm: lambda part, z: _Rows(_centred(_cases(part, z)), True),
+    torch.nn.RMSNorm: lambda part, z: _Rows(_cases(part, z), True),
     torch.nn.GroupNorm: lambda part, z: _Rows(_centred(z.reshape(len(z) * part.num_groups, -1)), False),
     torch.nn.modules.instancenorm._InstanceNorm: lambda part, z: _Rows(
         _centred((z[None] if z.dim() == part._get_no_batch_dim() else z).flatten(2).flatten(0, 1)), False

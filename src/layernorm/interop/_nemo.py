@@ -109,9 +109,10 @@ def _give_their_names(_module: Any, state: dict[str, Any], prefix: str, _metadat
             state[f"{prefix}layers.{found[2]}.cell.{names[found[1]]}"] = state.pop(key)
 
 
-def _give_our_names(_module: Any, state: dict[str, Any], prefix: str, *_more: Any) -> None:
+def _give_our_names(module: Any, state: dict[str, Any], prefix: str, *_more: Any) -> None:
     names = {theirs: ours for ours, theirs in _their_names().items()}
     for key in list(state):
         found = re.fullmatch(rf"{re.escape(prefix)}layers\.(\d+)\.cell\.(.+)", key)
-        if found and found[2] in names:
-            state[f"{prefix}lstm.{names[found[2]]}_l{found[1]}"] = state.pop(key)
+        ours = f"{names[found[2]]}_l{found[1]}" if found and found[2] in names else ""
+        if hasattr(module.lstm, ours):  # others are named as they came in torch's error
+            state[f"{prefix}lstm.{ours}"] = state.pop(key)
