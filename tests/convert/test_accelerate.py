@@ -397,7 +397,7 @@ def test_numbers_of_numpy():
 
 def test_a_class_that_says_how_it_is_copied():
     class Own(torch.nn.GRU):
-        def __reduce_ex__(self, protocol):
+        def __reduce__(self):
             return Own, (self.input_size, self.hidden_size)
 
     assert isinstance(copy.deepcopy(ln.accelerate(Own(I, H))), Own)

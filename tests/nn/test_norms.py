@@ -86,7 +86,6 @@ def test_unbiased_batch_norm_under_autocast_and_without_cases(affine):
     x = torch.randn(4, 3).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         assert norm(x).dtype == torch.bfloat16
-    torch.testing.assert_close(
-        norm(x).float(), norm(x.float()), atol=2.0**-7, rtol=2.0**-7
-    )  # a rounding of numbers near 1
+    one_rounding = 2.0**-7  # of bfloat16, near 1
+    torch.testing.assert_close(norm(x).float(), norm(x.float()), atol=one_rounding, rtol=one_rounding)
     assert norm(torch.randn(0, 3)).shape == (0, 3)

@@ -110,6 +110,7 @@ def _centred(z: Tensor) -> Tensor:
 
 
 def _cases(part: Any, z: Tensor) -> Tensor:
+    """Returns the vectors that a layer or RMS norm normalises, as rows."""
     z = z.flatten(-len(part.normalized_shape))
     return z.reshape(-1, z.shape[-1])
 

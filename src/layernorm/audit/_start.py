@@ -147,7 +147,7 @@ def start_sizes(module: torch.nn.Module, networks: dict[str, Normalised], inputs
     for name, network in networks.items():
         for suffix in network._suffixes:
             for (gain_name, *units), (total, number) in sums.get(LayerOf(network, suffix), {}).items():
-                gain = network._parameters_named([gain_name + suffix])[0].detach()[slice(*units)]
+                gain = getattr(network, gain_name + suffix).detach()[slice(*units)]
                 if number.all():
                     mean = float((total / number).mean())
                     yield Size(layer_name(name, network, suffix), gain_name, float(gain.abs().mean()), mean)

@@ -113,7 +113,8 @@ def accelerate(module: Module) -> Module:
     Warns:
         UserWarning: names each recurrent module that is left as it is, with the reason. It has parametrized weights; a
             ``forward`` set on the object; a method of its own instead of one that torch's ``forward`` calls; an
-            attribute or method with a name that layernorm's module needs; or a device or type that the engine lacks.
+            attribute or method with a name that layernorm's module needs; arguments that layernorm's module refuses,
+            such as no units; or a device or type that the engine lacks.
             The warning also names each module whose class has its own ``forward``. Where there is nothing to
             accelerate, it says so.
 

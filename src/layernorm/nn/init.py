@@ -62,14 +62,11 @@ def chrono_(module: Module, t_max: float) -> Module:
     recurrence = module.recurrence if isinstance(module, Normalised) else Recurrence(network, bias=bool(module.bias))
     if not recurrence.added_biases:
         raise ValueError(f"chrono_: no bias is added to the gates of {module}")
-    layers, directions = (
-        getattr(module, "num_layers", 0),
-        ("", "_reverse")[: 1 + getattr(module, "bidirectional", False)],
-    )
-    for suffix in [f"_l{layer}{direction}" for layer in range(layers) for direction in directions] or [""]:
-        biases = [
-            parameter_of(module, name + suffix).detach().chunk(GATES[network]) for name in recurrence.added_biases
-        ]
+    layers = range(getattr(module, "num_layers", 0))  # a cell has none
+    directions = ("", "_reverse") if getattr(module, "bidirectional", False) else ("",)
+    for suffix in [f"_l{layer}{direction}" for layer in layers for direction in directions] or [""]:
+        parameters = [parameter_of(module, name + suffix) for name in recurrence.added_biases]
+        biases = [parameter.detach().chunk(GATES[network]) for parameter in parameters]
         for i, keep, *_ in biases:  # of an LSTM's i, f, g, o and a GRU's r, z, n
             keep.zero_()
             if network == "LSTM":

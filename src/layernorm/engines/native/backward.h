@@ -1,7 +1,7 @@
 // The backward over a sequence, in blocks of steps, from the last one. In a block, first rows are shared out, as in the
 // forward: the gradients of the summed inputs, of the state, of x. Then x and h are packed, and the units are shared out:
-// dW += dz^T [x, h], summed over the block's rows in order, so that no sum depends on the number of threads. Under batch
-// norm all rows are one group, as in the forward.
+// dW += dz^T [x, h], summed over the block's rows in order, of a wide step BACKWARD_ROWS at a time, so that no sum depends
+// on the number of threads. Under batch norm all rows are one group, as in the forward.
 #pragma once
 
 #include "batch_norm.h"
@@ -482,7 +482,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
                 tiles, u1 - u0, panels, lines(), dw + u0 * UNITS * columns);
         constexpr Tile<F> sums[2][2] = {{tile<F, UNITS, 1, true>, tile<F, UNITS, 1, false>},
             {tile<F, UNITS, 2, true>, tile<F, UNITS, 2, false>}};
-        for (i64 from = 0; from < lines() || from == 0; from += BACKWARD_ROWS)  // a wide step has more lines than a block should
+        for (i64 from = 0; from < lines() || from == 0; from += BACKWARD_ROWS)
             for (i64 p = 0; p < panels.count(); ++p)
                 for (i64 u = u0; u < u1; ++u)
                     sums[columns - p * PANEL<F> >= PANEL<F>][first_block && from == 0](

@@ -53,7 +53,8 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
         layer.has_inside_x = n.inside & 1, layer.has_inside_h = n.inside & 2;
     }
 
-    // Up to so many rows a forward uses them so. Where sums are short, adding up their lanes costs more than packing sooner.
+    // Up to so many rows in a whole call a forward uses the weights as they lie in memory. Where sums are short, adding up
+    // their lanes costs more than packing sooner.
     static i64 rows_of_direct_forward(const Recurrent& n) {
         if (least(n.I, n.P) / DEPTH<F> <= 128) return 8;
         return TILED<F> || n.T > FEW_STEPS ? 16 : DIRECT_ROWS;
