@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import layernorm as ln
@@ -327,7 +328,7 @@ def test_a_matched_network_starts_as_torchs_does(network, formula, norm):
 
 
 def test_a_computed_gain_is_refused():
-    lstm = torch.nn.utils.prune.l1_unstructured(ln.LSTM(I, H), "gain_ih_l0", 0.5)
+    lstm = prune.l1_unstructured(ln.LSTM(I, H), "gain_ih_l0", 0.5)
     before = copy.deepcopy(lstm.state_dict())
     with pytest.raises(ValueError, match="gain_ih_l0 of LSTM is computed, by pruning or a parametrization"):
         ln.match(lstm, X)

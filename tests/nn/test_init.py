@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
 import layernorm as ln
 
@@ -91,6 +92,6 @@ def test_tied_biases_are_drawn():
 @pytest.mark.parametrize("name", ["bias_ih_l0", "bias_hh_l0"])
 @pytest.mark.parametrize("make", [ln.LSTM, torch.nn.LSTM])
 def test_a_computed_bias_cannot_be_drawn(make, name):
-    lstm = torch.nn.utils.prune.l1_unstructured(make(3, 4), name, 0.5)
+    lstm = prune.l1_unstructured(make(3, 4), name, 0.5)
     with pytest.raises(ValueError, match=rf"^{name} of LSTM is computed, by pruning or a parametrization"):
         ln.nn.init.chrono_(lstm, T_MAX)
