@@ -87,10 +87,10 @@ class _Outputs(torch.utils.data.Dataset):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no fork on Windows; on macOS libraries do not survive one")
 def test_fork_after_use():
-    """In DataLoader's workers the parent's threads are gone, and with them the memory that they kept."""
+    """In a worker of DataLoader the parent's threads are gone, and with them the memory that they kept."""
     module, x = ln.GRU(9, 13), torch.randn(70, 40, 9)
     before = train(module, x)
-    workers = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 60, "collate_fn": lambda cases: cases[0]}
+    workers = {"num_workers": 1, "multiprocessing_context": "fork", "timeout": 60, "collate_fn": lambda cases: cases[0]}
     for found in torch.utils.data.DataLoader(_Outputs(module, x), batch_size=1, **workers):
         for a, b in zip(before, found, strict=True):
             assert torch.equal(a, torch.from_numpy(b))

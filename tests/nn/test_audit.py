@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -122,11 +123,32 @@ def test_a_feed_forward_norm_of_what_is_too_small_is_found(norm):
     assert str(finding).startswith("1: the deviation of its input is")
 
 
-def test_population_statistics_are_those_of_evaluation():
-    model = nn.Sequential(nn.Linear(64, 20), nn.BatchNorm1d(20)).eval()
-    assert ln.audit(model, DIGITS.flatten(1)) == []
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, partial(nn.InstanceNorm1d, track_running_stats=True)])
+def test_population_statistics_are_those_of_evaluation(norm):
+    model = nn.Sequential(nn.Conv1d(8, 20, 1), norm(20)).eval()
+    x = DIGITS[:1, :, :1].expand(4, -1, 6)  # channels without a deviation, which evaluation does not see
+    assert ln.audit(model, x) == []
     model[1].running_var.fill_(1e-9)
-    only(ln.audit(model, DIGITS.flatten(1)), "the deviation of its input")
+    only(ln.audit(model, x), "the deviation of its input")
+
+
+class ChannelsFirst(nn.LayerNorm):
+    """The LayerNorm2d of torchvision's ConvNeXt: the last dimension is not what it normalises."""
+
+    def forward(self, x):
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+class Conditional(nn.LayerNorm):
+    """What it is given beside its input is no residual."""
+
+    def forward(self, x, condition):
+        return super().forward(x) * condition.mean()
+
+
+def test_a_norm_with_a_forward_of_its_own_is_not_judged():
+    assert ln.audit(ChannelsFirst(8), torch.randn(8, 8, 1, 1)) == []
+    assert ln.audit(Conditional(8), torch.randn(5, 8), torch.randn(3)) == []
 
 
 @pytest.mark.parametrize("network", ["RNN", "LSTM", "GRU"])

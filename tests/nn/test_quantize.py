@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import re
 
 import pytest
 import torch
@@ -168,8 +169,22 @@ def test_the_state_dict_is_saved_and_loaded():
     other.load_state_dict(torch.load(file))
     assert torch.equal(other(x)[0], trained(x)[0])
     assert torch.equal(copy.deepcopy(trained)(x)[0], trained(x)[0])
-    with pytest.raises(RuntimeError, match=r"Missing key.*weight_ih_scale_l0"):
-        other.load_state_dict(ln.GRU(6, 9).state_dict())
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("make", [lambda: ln.LSTM(6, 9), lambda: ln.accelerate(torch.nn.LSTM(6, 9))])
+def test_weights_with_and_without_scales_are_not_mixed(make, strict):
+    """torch would copy -0.3 as the whole number 0, and 127 as the weight 127."""
+    plain = torch.nn.Sequential(make().eval())
+    small, x = int8(plain), torch.randn(4, 2, 6)
+    for network, other, what in [
+        (small, plain, "0.weight_ih_l0: expected torch.int8, got torch.float32; load it before quantize"),
+        (plain, small, "0.weight_ih_l0: expected a floating-point type, got torch.int8; it is of a network that"),
+    ]:
+        before = network(x)[0]
+        with pytest.raises(RuntimeError, match=re.escape(what)):
+            network.load_state_dict(other.state_dict(), strict=strict)
+        assert torch.equal(network(x)[0], before)
 
 
 def test_it_takes_what_the_original_takes():
@@ -257,8 +272,9 @@ def test_what_has_no_form_with_int8_is_refused():
             int8(model)
     with pytest.raises(TypeError, match=r"quantize: model must be a torch\.nn\.Module, got int 3"):
         ln.quantize(3)
-    with pytest.warns(UserWarning, match=r"no RNN, LSTM or GRU of layernorm in LSTM; layernorm.accelerate\(model\)"):
+    with pytest.warns(UserWarning, match=r"no RNN, LSTM or GRU of layernorm in LSTM; layernorm.accelerate") as warned:
         ln.quantize(torch.nn.LSTM(3, 4))
+    assert warned[0].filename == __file__
 
 
 def test_an_accelerated_network_shows_that_it_has_int8_weights():

@@ -65,9 +65,12 @@ def _factor(limit: float) -> str:
 
 @contextlib.contextmanager
 def watch_norms(module: torch.nn.Module, spreads: Spreads) -> Iterator[None]:
-    """Notes the deviations that torch's and layernorm's feed-forward norms divide by, inside the ``with``."""
+    """Notes the deviations that torch's and layernorm's feed-forward norms divide by, inside the ``with``. What a
+    subclass with a ``forward`` of its own normalises is not known, as in ``LayerNorm2d`` of torchvision's ConvNeXt."""
     handles = []
     for name, part in module.named_modules():
+        if not getattr(part.forward, "__module__", "").startswith(("torch.nn.modules.", "layernorm.")):
+            continue
         for norm_class, rows_of in _ROWS.items():
             if isinstance(part, norm_class):
                 handles.append(part.register_forward_pre_hook(_norm_hook(name, rows_of, spreads), with_kwargs=True))
@@ -115,20 +118,25 @@ def _cases(part: Any, z: Tensor) -> Tensor:
     return z.reshape(-1, z.shape[-1])
 
 
-def _batch_norm_rows(part: Any, z: Tensor) -> _Rows:
-    """Returns batch norm's rows, one for each channel. In evaluation its deviation is that of the population."""
-    if part.training or part.running_var is None:
-        return _Rows(_centred(z.transpose(0, 1).flatten(1)), False)
-    return _Rows(part.running_var.to(z).sqrt()[:, None], False)
+def _by_channel(rows: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], _Rows]:
+    """Returns the function to the rows of a batch or instance norm, which in evaluation divides each channel by the
+    deviation of the population, if it has one."""
+
+    def rows_of(part: Any, z: Tensor) -> _Rows:
+        if part.training or part.running_var is None:
+            return _Rows(_centred(rows(part, z)), False)
+        return _Rows(part.running_var.to(z).sqrt()[:, None], False)
+
+    return rows_of
 
 
 _ROWS: dict[type[torch.nn.Module], Callable[[Any, Tensor], _Rows]] = {
     torch.nn.LayerNorm: lambda part, z: _Rows(_centred(_cases(part, z)), True),
     torch.nn.RMSNorm: lambda part, z: _Rows(_cases(part, z), True),
     torch.nn.GroupNorm: lambda part, z: _Rows(_centred(z.reshape(len(z) * part.num_groups, -1)), False),
-    torch.nn.modules.instancenorm._InstanceNorm: lambda part, z: _Rows(
-        _centred((z[None] if z.dim() == part._get_no_batch_dim() else z).flatten(2).flatten(0, 1)), False
+    torch.nn.modules.instancenorm._InstanceNorm: _by_channel(
+        lambda part, z: (z[None] if z.dim() == part._get_no_batch_dim() else z).flatten(2).flatten(0, 1)
     ),
-    torch.nn.modules.batchnorm._BatchNorm: _batch_norm_rows,
+    torch.nn.modules.batchnorm._BatchNorm: _by_channel(lambda part, z: z.transpose(0, 1).flatten(1)),
 }
 """For each norm, the function from its input to the rows that it normalises."""

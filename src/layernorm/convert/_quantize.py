@@ -85,7 +85,7 @@ def quantize(model: Model, *, filter_fn: Callable[[torch.nn.Module, str], bool] 
     for name in chosen:
         _quantize(cast("Recurrent[Any]", copied.get_submodule(name)))
     if not chosen:
-        warnings.warn(f"quantize: {_why_none(model, networks, filter_fn is not None)}", stacklevel=2)
+        warnings.warn(f"quantize: {_why_none(model, networks, filter_fn is not None)}", stacklevel=3)  # past no_grad
     return copied
 
 

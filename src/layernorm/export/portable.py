@@ -32,8 +32,8 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
     """Copies a model so that `torch.jit.script` can compile it: layernorm's modules become plain PyTorch operations.
 
     The saved result runs in processes without layernorm. The copied modules have the arguments, shapes and state-dict
-    keys of the originals. Weights that weight norm computes become parameters with their values. Buffers, modules and
-    attributes that were added to one of layernorm's modules are not copied.
+    keys of the originals, but for what is named below. Weights that weight norm computes become parameters with their
+    values. Buffers, modules and attributes that were added to one of layernorm's modules are not copied.
 
     TorchScript is deprecated: PyTorch 2.13 warns with a DeprecationWarning wherever it is called, 2.15 with a
     FutureWarning, and on Python 3.14 PyTorch does not support it. PyTorch has named no release that removes it.
@@ -42,8 +42,8 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
     copy leaves out the checks of the values of ``lengths`` and ``reset``.
 
     The copies compute step by step, in the type of their weights: they are slower, and in 16 bits less exact. They have
-    no ``stepper`` and ``reset_hx``. They take ``lengths`` as a tensor, and no `PackedSequence`. The norms become
-    torch's own, which have no argument ``residual``.
+    no ``stepper``, ``mask`` and ``reset_hx``. They take ``lengths`` as a tensor, and no `PackedSequence`. The norms
+    become torch's own, which have no argument ``residual``.
 
     Args:
         model: any network. It is not changed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from ..equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
 from ..equations.schedule import count_rows, lines_of, unpacked
-from ..formula import Formula
+from ..formula import QUANTIZED, Formula
 from ..functional._recurrent import recurrent
 from ._gains import GainInit
 from ._normalised import Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
@@ -145,6 +145,24 @@ class Layers(Normalised):
             if now.dtype.itemsize < 4:
                 self._buffers[name] = scale.to(now.device, torch.float32)
         return self
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool,
+        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        """Refuses int8 weights for others, and others for int8: torch would convert them without their scales."""
+        quantized = self.recurrence.quantized
+        for name in (f"{prefix}{weight}{suffix}" for weight in QUANTIZED for suffix in self._suffixes):
+            given = state_dict.get(name)
+            if isinstance(given, Tensor) and (given.dtype is torch.int8) != quantized:
+                error_msgs.append(
+                    f"{name}: expected {'torch.int8' if quantized else 'a floating-point type'}, got {given.dtype}; "
+                    + ("load it before quantize" if quantized else "it is of a network that quantize made")
+                )
+                return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     def _initial_state(self, x: Tensor, hx: State | None, B: int) -> State:
         rows = self.num_layers * len(self._directions)

@@ -143,10 +143,12 @@ class Stepper(Generic[Hx]):
         for layer in layers:
             if not isinstance(layer, sequences) or [isinstance(part, Tensor) for part in layer] != count:
                 form = "a tuple (h, c)" if len(count) == 2 else "a Tensor"
+                inside = (
+                    f" of {', '.join(type(part).__name__ for part in state)}" if isinstance(state, sequences) else ""
+                )
                 raise TypeError(
                     f"{name}: expected {what} to be {form}, as the module takes it, or what the last call returned, a "
-                    f"list with {len(count)} tensors for each layer; got {type(state).__name__} with "
-                    f"{type(layer).__name__}"
+                    f"list with {len(count)} tensors for each layer; got {type(state).__name__}{inside}"
                 )
         if len(layers) != L:
             raise ValueError(f"{name}: expected {what} to have {L} layers, got {len(layers)}")

@@ -28,13 +28,17 @@ class Settings(CheckedOptions):
     """The options that say where and with what to run. Only `precision` is part of a run's identity; a resumed run may
     change the others."""
 
-    data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, download)")
+    data: Path | None = option(
+        None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, or a download where there is one)"
+    )
     out: Path | None = option(
         None,
         "folder for runs and report (else runs/EXPERIMENT, with a preset and values that are not the default)",
     )
     restart: bool = option(
-        False, "start all runs of this command again, also finished ones, and delete what there is of them"
+        False,
+        "start all runs of this command again, also finished ones, and delete what their folders hold, also a run of "
+        "other options",
     )
     threads: int = option(0, "CPU threads (0: torch's choice)", least=0)
     jobs: int | None = option(

@@ -19,13 +19,16 @@ def place(tmp_path_factory):
     return write_questions(tmp_path_factory.mktemp("data") / "questions")
 
 
+def trained(place, out, *options):
+    command = ["run", "reader", "--preset", "smoke", "--threads", "1", "--data", str(place), "--out", str(out)]
+    assert cli.main([*command, *options]) == 0
+    return next(out.glob("reader-*"))
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, place):
-    out = tmp_path_factory.mktemp("runs")
-    command = ["run", "reader", "--preset", "smoke", "--updates", "4", "--evaluate-every", "2", "--threads", "1"]
-    command += ["--norm", "layer", "--gain-init", "1.0", "--data", str(place), "--out", str(out)]
-    assert cli.main(command) == 0
-    return out / "reader-layer-g1.0-lr0.001-s0"
+    options = ["--updates", "4", "--evaluate-every", "2", "--norm", "layer", "--gain-init", "1.0"]
+    return trained(place, tmp_path_factory.mktemp("runs"), *options)
 
 
 @pytest.fixture
@@ -135,3 +138,10 @@ def test_what_cannot_be_answered_is_one_line(run, place, foreign, tmp_path, caps
         refused([*command, *arguments], code, message, capsys)
     other = write_questions(tmp_path / "other", seed=1)
     refused([*command, str(foreign), "--data", str(other)], 1, "are not those of the run", capsys)
+
+
+def test_batch_norm_needs_two_questions(place, foreign, tmp_path, capsys):
+    one, two = str(foreign / "0.question"), str(foreign / "1.question")
+    command = ["answer", str(trained(place, tmp_path / "runs", "--updates", "1", "--norm", "batch"))]
+    refused([*command, one], 1, "statistics from the questions: give two or more, got one", capsys)
+    assert cli.main([*command, one, two]) == 0
