@@ -146,9 +146,10 @@ class Conditional(nn.LayerNorm):
         return super().forward(x) * condition.mean()
 
 
-def test_a_norm_with_a_forward_of_its_own_is_not_judged():
+def test_norms_with_a_forward_of_their_own():
     assert ln.audit(ChannelsFirst(8), torch.randn(8, 8, 1, 1)) == []
     assert ln.audit(Conditional(8), torch.randn(5, 8), torch.randn(3)) == []
+    only(ln.audit(Conditional(8), torch.ones(5, 8), torch.randn(3)), "the deviation of its input")
 
 
 @pytest.mark.parametrize("network", ["RNN", "LSTM", "GRU"])

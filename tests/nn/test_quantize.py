@@ -175,8 +175,8 @@ def test_the_state_dict_is_saved_and_loaded():
 @pytest.mark.parametrize("make", [lambda: ln.LSTM(6, 9), lambda: ln.accelerate(torch.nn.LSTM(6, 9))])
 def test_weights_with_and_without_scales_are_not_mixed(make, strict):
     """torch would copy -0.3 as the whole number 0, and 127 as the weight 127."""
-    plain = torch.nn.Sequential(make().eval())
-    small, x = int8(plain), torch.randn(4, 2, 6)
+    plain, x = torch.nn.Sequential(make().eval()), torch.randn(4, 2, 6)
+    small = int8(torch.nn.Sequential(make().eval()))
     for network, other, what in [
         (small, plain, "0.weight_ih_l0: expected torch.int8, got torch.float32; load it before quantize"),
         (plain, small, "0.weight_ih_l0: expected a floating-point type, got torch.int8; it is of a network that"),

@@ -36,9 +36,9 @@ def audit(
     - **A vector without spread under a norm.** At some time step its deviation is at most :math:`\sqrt{\epsilon}` in
       half of the cases or more. The norm then divides by eps rather than by the deviation. Its output is not
       normalised, and its gradient is multiplied by up to :math:`1/\sqrt{\epsilon}`, which is 316 for 1e-5. This is
-      measured under the layer, RMS, batch, group and instance norms of torch and of layernorm (but subclasses with a
-      ``forward`` of their own), and in every place of a recurrent formula. A vector does not count where an input or
-      the state before the first step is 0, and makes it 0: no weight's gradient passes through it.
+      measured under the layer, RMS, batch, group and instance norms of torch and of layernorm, and in every place of a
+      recurrent formula. A subclass that normalises other dimensions than the last is left out. A vector does not count
+      where an input or the state before the first step is 0, and makes it 0: no weight's gradient passes through it.
     - **One term drowns the others under a norm that they share.** In a formula that normalises the sum
       :math:`W_{ih} x + W_{hh} h`, one of the two has more than 10 times the deviation of the other, which then has less
       than 1 % of the variance. Or one input or unit has more than 0.9 of the sum of squares, so that all others

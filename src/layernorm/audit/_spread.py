@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..nn._norms import LayerNorm, RMSNorm
 from ._finding import Finding
 
 HALF = 0.5
@@ -65,12 +66,9 @@ def _factor(limit: float) -> str:
 
 @contextlib.contextmanager
 def watch_norms(module: torch.nn.Module, spreads: Spreads) -> Iterator[None]:
-    """Notes the deviations that torch's and layernorm's feed-forward norms divide by, inside the ``with``. What a
-    subclass with a ``forward`` of its own normalises is not known, as in ``LayerNorm2d`` of torchvision's ConvNeXt."""
+    """Notes the deviations that torch's and layernorm's feed-forward norms divide by, inside the ``with``."""
     handles = []
     for name, part in module.named_modules():
-        if not getattr(part.forward, "__module__", "").startswith(("torch.nn.modules.", "layernorm.")):
-            continue
         for norm_class, rows_of in _ROWS.items():
             if isinstance(part, norm_class):
                 handles.append(part.register_forward_pre_hook(_norm_hook(name, rows_of, spreads), with_kwargs=True))
@@ -93,10 +91,12 @@ def _norm_hook(name: str, rows_of: Callable[[Any, Tensor], _Rows], spreads: Spre
     @torch.no_grad()
     def hook(part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
-        total = sum(tensors[1:], tensors[0])  # with a residual, input + residual
+        has_residual = type(part).forward in (LayerNorm.forward, RMSNorm.forward)
+        total = sum(tensors[1:], tensors[0]) if has_residual else tensors[0]
         total = total.detach().to(torch.promote_types(total.dtype, torch.float32))
-        if not total.numel():
-            return
+        shape = tuple(getattr(part, "normalized_shape", ()))
+        if not total.numel() or total.shape[total.dim() - len(shape) :] != shape:
+            return  # a subclass that normalises other dimensions, such as LayerNorm2d of torchvision's ConvNeXt
         z, is_share = rows_of(part, total)
         eps = torch.finfo(total.dtype).eps if part.eps is None else part.eps
         spread = spreads.setdefault((name, "", 0), Spread(name, "its input", math.sqrt(eps)))

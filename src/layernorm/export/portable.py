@@ -31,9 +31,9 @@ from ..nn._tracing import fx_call_module
 def portable(model: torch.nn.Module) -> torch.nn.Module:
     """Copies a model so that `torch.jit.script` can compile it: layernorm's modules become plain PyTorch operations.
 
-    The saved result runs in processes without layernorm. The copied modules have the arguments, shapes and state-dict
-    keys of the originals, but for what is named below. Weights that weight norm computes become parameters with their
-    values. Buffers, modules and attributes that were added to one of layernorm's modules are not copied.
+    The saved result runs in processes without layernorm. The copied modules have the shapes and state-dict keys of the
+    originals, and their arguments but for those named below. Weights that weight norm computes become parameters with
+    their values. Buffers, modules and attributes that were added to one of layernorm's modules are not copied.
 
     TorchScript is deprecated: PyTorch 2.13 warns with a DeprecationWarning wherever it is called, 2.15 with a
     FutureWarning, and on Python 3.14 PyTorch does not support it. PyTorch has named no release that removes it.

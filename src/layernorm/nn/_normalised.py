@@ -25,6 +25,12 @@ State = tuple[Tensor, ...]
 Shapes = dict[str, tuple[int, ...]]
 
 
+def types_of(value: Any) -> str:
+    """Names the type of a value for a message, and the types of a tuple's or list's parts."""
+    inside = f" of ({', '.join(type(part).__name__ for part in value)})" if isinstance(value, tuple | list) else ""
+    return f"{type(value).__name__}{inside}"
+
+
 class Normalised(torch.nn.Module):
     """Constructor arguments and parameters of a recurrent layer or cell."""
 
@@ -125,8 +131,7 @@ class Normalised(torch.nn.Module):
                 check_dense(type(self).__name__, what, part)
         if not fits:
             expected = "a Tensor" if count == 1 else "a tuple (h, c) of two Tensors"
-            inside = f" of ({', '.join(type(part).__name__ for part in hx)})" if isinstance(hx, tuple | list) else ""
-            raise TypeError(f"{type(self).__name__}: expected {what} to be {expected}, got {type(hx).__name__}{inside}")
+            raise TypeError(f"{type(self).__name__}: expected {what} to be {expected}, got {types_of(hx)}")
         return tuple(parts)
 
     def _hx_from(self, state: State) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..equations.checks import check_dense
 from ._layers import Layers
-from ._normalised import drop_mask
+from ._normalised import drop_mask, types_of
 from ._prepared import PreparedLayers, in_inference_mode
 
 LayerStates = list[list[Tensor]]
@@ -25,7 +25,7 @@ class Stepper(Generic[Hx]):
     The weights are prepared once, before the first step, and their gradients are computed once, for all steps together.
     A loop over the module itself does both at every step.
 
-    Make a new stepper for every forward pass. The dropout masks that the module draws once for all steps
+    In training make a new stepper for every forward pass. The dropout masks that the module draws once for all steps
     (``variational``, ``recurrent_dropout``) the stepper draws at its first step. For another batch size it draws new
     ones.
 
@@ -143,12 +143,9 @@ class Stepper(Generic[Hx]):
         for layer in layers:
             if not isinstance(layer, sequences) or [isinstance(part, Tensor) for part in layer] != count:
                 form = "a tuple (h, c)" if len(count) == 2 else "a Tensor"
-                inside = (
-                    f" of {', '.join(type(part).__name__ for part in state)}" if isinstance(state, sequences) else ""
-                )
                 raise TypeError(
                     f"{name}: expected {what} to be {form}, as the module takes it, or what the last call returned, a "
-                    f"list with {len(count)} tensors for each layer; got {type(state).__name__}{inside}"
+                    f"list with {len(count)} tensors for each layer; got {types_of(state)}"
                 )
         if len(layers) != L:
             raise ValueError(f"{name}: expected {what} to have {L} layers, got {len(layers)}")

@@ -82,7 +82,9 @@ def answer_lines(run: Run, paths: Sequence[str], options: AnswerOptions) -> list
     if not items:
         raise RunError(f"the network distinguishes at most {data.entities} entities, and every question has more")
     if len(items) < 2 and config.norm.startswith("batch") and config.bn_eval == "batch":
-        raise RunError("batch norm of this run takes its statistics from the questions: give two or more, got one")
+        raise RunError(
+            "the run's batch norm takes its statistics from the questions: give two that it can read, got one"
+        )
     vocabulary = Vocabulary(data.vocabulary.words[: model.words.num_embeddings - FIRST_ENTITY])
     split = Split.of(items, vocabulary)
     with torch.no_grad():
