@@ -6,7 +6,8 @@ It was written only from the words of both rules, on `docs/results/trials.md` an
 `layernorm claims` but the claims themselves: the summaries are read as plain JSON, the intervals are SciPy's paired t
 test, and Holm's procedure is the closed test by Bonferroni. It prints a line for each claim: the verdict, the mean
 difference of the pairs with its 95 % interval (positive: the claim's first norm is ahead; of updates the natural
-logarithm of the ratio), the number of pairs, and what the page says. A row is equal if the page has the same verdict,
+logarithm of the ratio), the number of pairs, the chance of such an effect without a difference, also without one of
+the pairs, and what the page says. A row is equal if the page has the same verdict,
 effect and interval, as far as it prints digits; effects at other goals and of the check are not compared. The last line
 counts the claims that differ; if there are any, the exit status is 1. The script needs SciPy.
 """
@@ -410,9 +411,17 @@ def same_numbers(finding: Finding, printed: str) -> bool:
                for text, value in zip(texts, numbers, strict=True))  # fmt: skip
 
 
+def chances(finding: Finding) -> str:
+    """Words the chance of the pairs without a difference, and the range of those without one of the pairs."""
+    if finding.pairs < 4:
+        return ""
+    without = [chance(np.delete(finding.used, place)) for place in range(finding.pairs)]
+    return f", p {chance(finding.used):.2g} (without one pair {min(without):.2g} to {max(without):.2g})"
+
+
 def line(finding: Finding, printed: Printed) -> str:
     one, (low, high) = finding, finding.interval
-    told = one.why or f"{one.effect:.3g} ({low:.3g} to {high:.3g}), {one.pairs} pairs"
+    told = one.why or f"{one.effect:.3g} ({low:.3g} to {high:.3g}), {one.pairs} pairs{chances(one)}"
     same = printed[0].casefold() == one.verdict.casefold() and same_numbers(one, printed[1])
     short = ", not all reach the goal after their first evaluation" if one.short else ""
     return (
