@@ -128,9 +128,9 @@ def match_networks(
         )
     if not networks:
         raise ValueError(
-            f"match: {own_class(module).__name__} has no recurrent network of layernorm's with gains. torch's networks "
-            "become such by layernorm.convert; without a norm and under weight norm there are no gains, and the "
-            "network computes the plain equations"
+            f"match: {own_class(module).__name__} has no recurrent network of layernorm's with gains; without a norm "
+            "and under weight norm there are none, and the network computes the plain equations. torch's networks get "
+            "gains by layernorm.convert"
         )
     starts = {network: gains_of(gain_init, network.recurrence, network.norm) for network in networks.values()}
     sums = plain_divisors(module, networks.values(), inputs, keywords)
