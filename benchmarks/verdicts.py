@@ -6,10 +6,10 @@ It was written only from the words of both rules, on `docs/results/trials.md` an
 `layernorm claims` but the claims themselves: the summaries are read as plain JSON, the intervals are SciPy's paired t
 test, and Holm's procedure is the closed test by Bonferroni. It prints a line for each claim: the verdict, the mean
 difference of the pairs with its 95 % interval (positive: the claim's first norm is ahead; of updates the natural
-logarithm of the ratio), the number of pairs, the chance of such an effect without a difference, also without one of
-the pairs, and what the page says. A row is equal if the page has the same verdict,
-effect and interval, as far as it prints digits; effects at other goals and of the check are not compared. The last line
-counts the claims that differ; if there are any, the exit status is 1. The script needs SciPy.
+logarithm of the ratio), the number of pairs, the chance of such an effect without a difference, also without one of the
+pairs, and what the page says. A row is equal if the page has the same verdict, effect and interval, as far as it prints
+digits; effects at other goals and of the check are not compared. The last line counts the claims that differ; if there
+are any, the exit status is 1. The script needs SciPy.
 """
 
 from __future__ import annotations

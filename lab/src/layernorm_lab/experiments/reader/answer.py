@@ -81,7 +81,7 @@ def answer_lines(run: Run, paths: Sequence[str], options: AnswerOptions) -> list
     items = [item for item in given if len(item.names) <= data.entities]
     if not items:
         raise RunError(f"the network distinguishes at most {data.entities} entities, and every question has more")
-    if len(items) < 2 and config.norm.startswith("batch") and config.bn_eval == "batch":
+    if config.evaluates_by_batch and len(items) < 2:
         raise RunError(
             "the run's batch norm takes its statistics from the questions: give two that it can read, got one"
         )

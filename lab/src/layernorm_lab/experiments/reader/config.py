@@ -58,3 +58,8 @@ class Config(TrainingConfig):
         super().__post_init__()
         if self.norm != "layer":  # a fixed value, so that several gains do not make the same run several times
             object.__setattr__(self, "gain_init", 1.0 if self.norm == "none" else BATCH_GAIN)
+
+    @property
+    def evaluates_by_batch(self) -> bool:
+        """Whether batch norm takes its statistics from the evaluated questions, of which it then needs two."""
+        return self.norm.startswith("batch") and self.bn_eval == "batch"

@@ -68,7 +68,7 @@ def check_reader(config: Config, data: Questions) -> None:
     least = FIRST_ENTITY + data.entities + 1  # the placeholder
     if 0 < config.vocabulary < least:
         raise ValueError(f"--vocabulary must be at least {least}, to hold all entities, got {config.vocabulary}")
-    if config.norm.startswith("batch") and config.bn_eval == "batch":
+    if config.evaluates_by_batch:
         looked_at = min(config.evaluate_cases or len(data.valid), len(data.valid), len(data.test))
         if looked_at < 2:
             raise ValueError(
