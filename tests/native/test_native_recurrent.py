@@ -135,7 +135,9 @@ def test_float32_is_as_exact_as_the_references(network, kind):
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
 def test_sums_over_thousands_of_rows(network, norm):
     """Of each step's moments, and of the parameters' gradients: a sum in order would be off by many roundings. Under
-    batch norm gradients cancel in the sums, in which the terms' own roundings are left."""
+    batch norm gradients cancel in the sums, in which the terms' own roundings are left. Without it a weight's gradient
+    adds 209 blocks of 384 rows, and that of a vector's entry the rows of a group, then the groups, so that the bounds
+    need no library's sum beside them: the root of the blocks, where one block is off by 19 to 77 units, and 2."""
     recurrence = replace(Recurrence(network, PRESETS["paper"][network]), norm=norm)
     rows, beside = (5000, 4 * 2.0**-24) if norm == "batch" else (40_000, 2.0**-24)
     x, state, params, *masks = drawn(recurrence, 2, rows, 3, 8, 8, False, False)
@@ -145,8 +147,12 @@ def test_sums_over_thousands_of_rows(network, norm):
         both_ways(engine, given, recurrence, False)[0]
         for engine, given in ((reference, wide), (reference, narrow), (native, narrow))
     )
-    for e, t, o in zip(exact, theirs, ours, strict=True):
-        assert (o.double() - e).abs().max() <= TIMES * (t.double() - e).abs().max() + beside * e.abs().max()
+    for number, (e, t, o) in enumerate(zip(exact, theirs, ours, strict=True), len(params) - len(exact)):
+        if norm == "layer" and number >= 0:
+            allowed = (15 if e.dim() == 2 else 2) * 2.0**-24 * e.abs().max()
+        else:
+            allowed = TIMES * (t.double() - e).abs().max() + beside * e.abs().max()
+        assert (o.double() - e).abs().max() <= allowed
 
 
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
