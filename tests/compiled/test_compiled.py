@@ -244,6 +244,7 @@ def test_an_lstm_trains_and_its_kernels_are_few():
     torch.testing.assert_close(trained(lstm, x), trained(lstm, x, "reference"), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long  # a packed batch, which is compiled too, is held to the same
 @pytest.mark.compiles
 def test_an_rnn_with_lengths_and_resets():
     recurrence = Recurrence("RNN", PRESETS["paper"]["RNN"])

@@ -94,7 +94,10 @@ def test_nothing_is_captured_in_the_first_call_of_a_kind():
     assert not any(lane.graphs for lane in lanes.lanes._lanes.values())
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+@pytest.mark.parametrize(
+    "order",
+    [pytest.param((0, 1, 2), marks=pytest.mark.long), pytest.param((2, 1, 0), marks=pytest.mark.long), (1, 0, 2)],
+)
 def test_calls_go_back_in_any_order(order):
     module = lstm()
     backward(forward(module))
@@ -131,16 +134,16 @@ def test_a_copy_has_weights_of_its_own():
 def test_the_lanes_used_last_are_kept(monkeypatch):
     monkeypatch.setattr(lanes, "MOST_LANES", 3)
     module = lstm()
-    for rows in (1, 2, 3, 4, 1, 2):
-        check(backward(forward(module, T, rows)), module, T, rows)
+    for rows in (1, 2, 3, 1):
+        check(backward(forward(module, 1, rows)), module, 1, rows)
         assert len(lanes.lanes) <= 3
     monkeypatch.setattr(lanes, "MOST_BYTES", 0)
     for rows in (5, 6):
-        check(backward(forward(module, T, rows)), module, T, rows)
+        check(backward(forward(module, 1, rows)), module, 1, rows)
         assert len(lanes.lanes) == 2  # those of the last layer, forward and back
 
 
-@pytest.mark.parametrize("number", [0, 1, 3, 6])
+@pytest.mark.parametrize("number", [*(pytest.param(number, marks=pytest.mark.long) for number in (0, 1, 6)), 3])
 def test_an_error_in_the_middle_leaves_nothing_behind(monkeypatch, number):
     module = lstm()
     backward(forward(module))

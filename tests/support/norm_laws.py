@@ -51,7 +51,7 @@ def check(a, residual=None, times=4.0):
             assert (x.double() - y).abs().max() <= bound * (1 + y.abs().max())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.long)])
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize(("M", "N"), [(1, 1), (7, 5), (3, 300)])
 def test_forward_and_back(M, N, norm, dtype):

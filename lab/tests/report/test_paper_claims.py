@@ -170,14 +170,14 @@ def test_a_terminal_shows_every_claim_with_its_verdict_and_effect(capsys):
     columns = [" ".join(" ".join(line[start:end] for line in lines).split())
                for start, end in ((0, 33), (34, 52), (53, 80))]  # fmt: skip
     page = (RESULTS / "verdicts.md").read_text(encoding="utf-8")
-    for rulings in claims.rulings(RESULTS).values():
-        for ruling in rulings:
-            assert ruling.claim.text.rstrip(".") in columns[0]
-            if len(ruling.pairs) > 1:
-                effect = judge.capital(ruling.claim.measure.compared(ruling.effect, *ruling.interval))
-                assert effect in columns[2]
-                assert effect[1:] in page
-    for verdict, count in judge.counts([item for items in claims.rulings(RESULTS).values() for item in items]).items():
+    rulings = list(itertools.chain.from_iterable(claims.rulings(RESULTS).values()))
+    for ruling in rulings:
+        assert ruling.claim.text.rstrip(".") in columns[0]
+        if len(ruling.pairs) > 1:
+            effect = judge.capital(ruling.claim.measure.compared(ruling.effect, *ruling.interval))
+            assert effect in columns[2]
+            assert effect[1:] in page
+    for verdict, count in judge.counts(rulings).items():
         assert columns[1].split().count(verdict) >= count
     said = "\n".join(lines)
     assert re.search(r"^22 claims: ahead 11, behind 2, equal 4, undecided 5\.$", said, re.M)
