@@ -24,7 +24,7 @@ def interpreted(*arguments):
 
 @pytest.mark.parametrize(
     "what",
-    [["RNN-float16-500", "LSTM-float32-250", "LSTM-bfloat16-500", "GRU-tf32-250"]]
+    [["RNN-float16-500", "LSTM-float32-125", "LSTM-bfloat16-500", "GRU-tf32-83"]]
     + [
         pytest.param([f"{network}-{kind}"], marks=pytest.mark.long)
         for network in ("RNN", "LSTM", "GRU")

@@ -135,9 +135,11 @@ def test_float32_is_as_exact_as_the_references(network, kind):
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
 def test_sums_over_thousands_of_rows(network, norm):
     """Of each step's moments, and of the parameters' gradients: a sum in order would be off by many roundings. Under
-    batch norm gradients cancel in the sums, in which the terms' own roundings are left. Without it a weight's gradient
-    adds 209 blocks of 384 rows, and that of a vector's entry the rows of a group, then the groups, so that the bounds
-    need no library's sum beside them: the root of the blocks, where one block is off by 19 to 77 units, and 2."""
+    batch norm gradients cancel in the sums, in which the terms' own roundings are left.
+
+    Without it the bounds of the parameters' gradients are the engine's own, as the equations' error is that of a
+    library's product, which is small on some processors. A weight's gradient is a sum of 210 blocks of at most 384
+    rows: 15 units are the root of 210. In one block it is off by 19 to 77. A vector's has shorter sums: 2 units."""
     recurrence = replace(Recurrence(network, PRESETS["paper"][network]), norm=norm)
     rows, beside = (5000, 4 * 2.0**-24) if norm == "batch" else (40_000, 2.0**-24)
     x, state, params, *masks = drawn(recurrence, 2, rows, 3, 8, 8, False, False)
