@@ -227,8 +227,8 @@ def test_the_readme_says_what_the_claims_say():
     pattern = r"Without them there are (\d+) claims: ahead (\d+), behind (\d+), equal (\d+), undecided (\d+)\."
     counts = re.search(pattern, page).groups()
     sentence = (
-        "The paper makes {} claims that one norm is better than another. In our trials it was better in {}, worse in "
-        "{}, equal in {}, and in {} there were too few runs to tell."
+        "The paper makes {} claims that one norm is better than another. In our trials the norm that it prefers was "
+        "better in {}, worse in {}, equal in {}, and in {} there were too few runs to tell."
     )
     assert sentence.format(*counts) in readme
 
