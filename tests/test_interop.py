@@ -543,6 +543,8 @@ def test_what_is_refused(call, error, message):
         (ln.GRUCell(2, 2, formula="dreamer"), {"prefixes": ["a", "b"]}, ValueError, "one prefix for each of 1 layers"),
         (ln.GRUCell(2, 2, formula="dreamer"), {"prefixes": [("a", "b")]}, ValueError, "one prefix for each of 1"),
         (ln.RNNCell(2, 2), {"formula": "haste"}, TypeError, r"got layernorm\..*RNNCell"),
+        (ln.LSTM(2, 2, formula="haste", zoneout=0.4), {}, ValueError, "zoneout=0.4, not 0.0"),
+        (ln.LSTMCell(2, 2, formula="haste", zoneout=(0.0, 0.1)), {}, ValueError, r"zoneout=\(0.0, 0.1\), not 0.0"),
     ],
 )
 def test_what_is_refused_on_the_way_back(module, given, error, message):
@@ -608,6 +610,28 @@ def test_what_may_be_several_networks_is_not_stacked(names):
         ln.interop.from_state(state, "haste")
     for name in names:
         assert ln.interop.from_state(state, "haste", prefixes=name).hidden_size == H
+
+
+@pytest.mark.parametrize(
+    ("library", "names", "key"),
+    [
+        ("torchscript", ["layers.0.cell.", "layers.1.cell."], "layernorm_c.weight"),
+        ("haste", ["layers.0.", "layers.1.", "layers.2."], "kernel"),
+        ("tf1", ["fw/", "bw/"], "kernel"),
+        ("tf1", ["backward/", "forward/"], "kernel"),
+    ],
+)
+@pytest.mark.parametrize("renamed_to", [None, "other"])
+def test_a_layer_or_direction_that_lacks_an_array_is_not_left_out(library, names, key, renamed_to):
+    size = I if library == "tf1" else H
+    for name in names:
+        state = renamed(library, range(len(names)), names, size)
+        array = state.pop(name + key)
+        state.update({} if renamed_to is None else {name + renamed_to: array})
+        with pytest.raises(ValueError, match=rf"missing \['{name}{key}'\], beside .* under '{name}'; to leave it out"):
+            ln.interop.from_state(state, library)
+        kept = next(other for other in names if other != name)
+        assert ln.interop.from_state(state, library, prefixes=kept).hidden_size == H
 
 
 @pytest.mark.parametrize(("alias", "preset"), [("nemo", "torchscript"), ("tfa", "keras")])

@@ -153,6 +153,14 @@ def test_weight_norm_of_a_row_of_zeros_is_refused_and_nothing_changed():
     assert [type(m) for m in model] == [torch.nn.LSTM, torch.nn.GRUCell]
 
 
+def test_weight_norm_has_the_gains_that_are_given_and_no_numbers_on_meta():
+    gru = ln.convert(torch.nn.GRU(3, 4), "weight", gain_init=0.25)
+    for side in ("ih", "hh"):
+        gains = gru.get_parameter(f"parametrizations.weight_{side}_l0.original0")
+        assert torch.equal(gains, torch.full((12, 1), 0.25))
+    assert ln.convert(torch.nn.GRU(3, 4, device="meta"), "weight").weight_ih_l0.is_meta
+
+
 @pytest.mark.parametrize("norm", ["layer", "weight"])
 def test_what_is_frozen_stays_frozen(norm):
     lstm = torch.nn.LSTM(3, 4)

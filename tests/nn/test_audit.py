@@ -301,6 +301,39 @@ def test_a_state_that_a_module_keeps_is_put_back():
     model(ROWS).sum().backward()
 
 
+class Buffered(nn.Module):
+    """A network that keeps its state in buffers, which are None before, and has others that cannot be written."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = ln.LSTM(8, 16)
+        self.register_buffer("h", None)
+        self.register_buffer("c", None)
+        self.register_buffer("mask", torch.ones(1).expand(8), persistent=False)
+        with torch.inference_mode():
+            self.register_buffer("mean", torch.zeros(8), persistent=False)
+
+    def forward(self, rows):
+        state = None if self.h is None else (self.h, self.c)
+        output, (h, c) = self.rnn(rows * self.mask - self.mean, state)
+        self.h, self.c = h.detach(), c.detach()
+        self.kept = None
+        self.register_buffer("late", torch.zeros(3))
+        return output
+
+
+@pytest.mark.parametrize("look", [ln.match, ln.audit])
+def test_buffers_are_put_back(look):
+    model, kept = Buffered(), torch.ones(2)
+    model.kept, mask, mean, keys = kept, model.mask, model.mean, list(model.state_dict())
+    look(model, ROWS)
+    assert (model.h, model.c, list(model.state_dict())) == (None, None, keys)
+    assert model.kept is kept
+    assert model.mask is mask
+    assert model.mean is mean
+    assert not model.mean.any()
+
+
 @pytest.mark.parametrize("given", ["lengths", "packed", "cells called"])
 def test_padding_and_packing_are_not_looked_at(given):
     torch.manual_seed(0)

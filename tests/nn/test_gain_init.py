@@ -6,6 +6,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils import prune
+from torch.nn.utils.parametrize import register_parametrization
 
 import layernorm as ln
 from support.networks import CELL, MODULE
@@ -223,6 +225,29 @@ def test_the_attribute_counts_at_a_reset():
     lstm.gain_init = {"gain_hh": 0.25}
     lstm.reset_parameters()
     assert starts_of(lstm) == {"gain_ih_l0": 1.0, "gain_hh_l0": 0.25, "gain_c_l0": 1.0}
+
+
+@pytest.mark.parametrize("norm", [None, "layer", "weight"])
+def test_a_reset_draws_what_a_parametrization_computes_from(norm):
+    """In the same order, so that one seed draws the numbers of a module without parametrizations."""
+    lstm = ln.LSTM(3, 4, norm=norm)
+    names = ["bias_ih_l0"] if norm == "weight" else ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0"]
+    for name in names:
+        register_parametrization(lstm, name, torch.nn.Identity())
+    before = {name: getattr(lstm, name).detach().clone() for name in names}
+    lstm.reset_parameters()
+    for name in names:
+        now = getattr(lstm, name)
+        assert not (now == before[name]).any(), name
+        assert 0 < now.abs().max() <= 0.5, name
+
+
+def test_a_gain_that_cannot_be_set_stops_a_reset_before_it_draws():
+    lstm = prune.l1_unstructured(ln.LSTM(3, 4), "gain_hh_l0", 1)
+    before = lstm.weight_ih_l0.detach().clone()
+    with pytest.raises(ValueError, match="gain_hh_l0 of LSTM is computed"):
+        lstm.reset_parameters()
+    assert torch.equal(lstm.weight_ih_l0, before)
 
 
 @pytest.mark.parametrize("given", [np.ones(3), np.array(["match"]), torch.tensor(0.3), 10**400, [0.3]], ids=str)

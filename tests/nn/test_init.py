@@ -95,3 +95,11 @@ def test_a_computed_bias_cannot_be_drawn(make, name):
     lstm = prune.l1_unstructured(make(3, 4), name, 0.5)
     with pytest.raises(ValueError, match=rf"^{name} of LSTM is computed, by pruning or a parametrization"):
         ln.nn.init.chrono_(lstm, T_MAX)
+
+
+def test_a_computed_bias_above_leaves_the_layer_below_as_it_is():
+    gru = prune.l1_unstructured(torch.nn.GRU(3, 4, 2), "bias_ih_l1", 1)
+    before = gru.bias_ih_l0.detach().clone()
+    with pytest.raises(ValueError, match="bias_ih_l1 of GRU is computed"):
+        ln.nn.init.chrono_(gru, T_MAX)
+    assert torch.equal(gru.bias_ih_l0, before)

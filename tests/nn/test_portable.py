@@ -269,7 +269,15 @@ def test_what_cannot_be_copied_is_refused():
     hooked_backward.register_full_backward_hook(lambda *_: None)
     parametrized = ln.LayerNorm(4)
     torch.nn.utils.parametrize.register_parametrization(parametrized, "weight", torch.nn.Softplus())
+    dropped = ln.LSTM(3, 4)
+    torch.nn.utils.parametrize.register_parametrization(dropped, "weight_hh_l0", torch.nn.Dropout(0.5))
+    shadowed = ln.LayerNorm(4)
+    shadowed.forward = lambda x: x
+    compiled = torch.compile(ln.GRU(3, 4), backend="eager")
     for model, error, message in (
+        (dropped, ValueError, r"in training its parametrizations may draw weights; call eval\(\) first"),
+        (shadowed, ValueError, "cannot copy the model: a forward was set on the LayerNorm"),
+        (torch.nn.Sequential(compiled), TypeError, "cannot copy 0: it is compiled; copy its _orig_mod"),
         (parametrized, ValueError, "LayerNorm has parametrized weights; call .*remove_parametrizations first"),
         ("model", TypeError, r"must be a torch\.nn\.Module, got str"),
         (Mine(3, 4), TypeError, "cannot copy the model: Mine is a subclass"),
@@ -284,6 +292,7 @@ def test_what_cannot_be_copied_is_refused():
         with pytest.raises(error, match=message):
             ln.portable(model)
     assert type(ln.portable(ln.BatchNorm(3, unbiased=True).eval())) is torch.nn.BatchNorm1d
+    assert torch.equal(ln.portable(dropped.eval()).weight_hh_l0, dropped.weight_hh_l0)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning", "ignore:torch.quantize_per_tensor")

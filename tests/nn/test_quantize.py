@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 import torch.nn.utils.prune
+from torch.nn.utils.parametrize import register_parametrization
 
 import layernorm as ln
 from support.networks import ENGINES, MODULE, NETWORKS, int8
@@ -262,7 +263,12 @@ def test_what_has_no_form_with_int8_is_refused():
     net = int8(ln.LSTM(6, 9).eval())
     pruned = ln.GRU(3, 4)
     torch.nn.utils.prune.l1_unstructured(pruned, "weight_hh_l0", 0.5)
+    dropped, normed = ln.GRU(3, 4), ln.GRU(3, 4, norm="weight")
+    for drawn in (dropped, normed):
+        register_parametrization(drawn, "weight_hh_l0", torch.nn.Dropout(0.5))
     for model, message in (
+        (dropped, r"is in training and has parametrized weights, which it may draw; call eval\(\) first"),
+        (normed, r"is in training and has parametrized weights"),
         (net, "the model: the LSTM is quantized already"),
         (torch.nn.Sequential(ln.LSTM(6, 9, norm="batch")), "0: the LSTM has batch norm"),
         (ln.GRU(0, 9), "the GRU has input_size=0"),
@@ -275,6 +281,8 @@ def test_what_has_no_form_with_int8_is_refused():
     with pytest.warns(UserWarning, match=r"no RNN, LSTM or GRU of layernorm in LSTM; layernorm.accelerate") as warned:
         ln.quantize(torch.nn.LSTM(3, 4))
     assert warned[0].filename == __file__
+    assert (int8(dropped.eval()).weight_hh_l0 != 0).float().mean() > 0.9  # of drawn ones half are 0
+    int8(ln.GRU(3, 4, norm="weight"))
 
 
 def test_an_accelerated_network_shows_that_it_has_int8_weights():

@@ -168,3 +168,13 @@ def test_after_an_error_momentum_and_mode_are_as_before():
         ln.update_bn([torch.randn(4, 3, I, dtype=torch.float64), torch.zeros(4, 3, I + 1, dtype=torch.float64)], model)
     assert (model.below.over_time, model.norm.momentum) == (ln.BatchNormOverTime(**SETTINGS), 0.1)
     assert not any(part.training for part in model.modules())
+
+
+def test_after_an_error_the_statistics_are_as_before():
+    model = trained("GRU")
+    before = copy.deepcopy(model.state_dict())
+    good, bad = torch.randn(4, 3, I, dtype=torch.float64), torch.zeros(4, 3, I + 1, dtype=torch.float64)
+    for batches in ([bad], [good, bad]):
+        with pytest.raises(RuntimeError, match="input"):
+            ln.update_bn(batches, model)
+        assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))

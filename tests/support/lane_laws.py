@@ -2,6 +2,7 @@
 of its own, with Triton's interpreter and a stand-in for CUDA graphs; before each call every lane is full of NaN."""
 
 import copy
+import sys
 import threading
 
 import pytest
@@ -87,6 +88,29 @@ def test_a_thousand_steps_are_62_graphs_of_16_and_2_of_4():
         patch.setattr(lanes, "capture", Counted)
         lane.run(1000, lambda: None)
     assert [sizes.count(lane.graphs.get(size)) for size in lanes.SIZES] == [62, 2, 0]
+
+
+def test_steps_go_one_by_one_where_no_graph_can_be_captured(monkeypatch):
+    module = lstm()
+    backward(forward(module, 5))
+
+    def fails(steps, device):
+        raise RuntimeError("another thread waits for the device")
+
+    monkeypatch.setattr(lanes, "capture", fails)
+    with pytest.warns(UserWarning, match="one by one, more slowly: .* another thread waits for the device"):
+        check(backward(forward(module, 5)), module, 5)
+
+
+def test_a_thread_without_trees_of_graphs_captures_nothing(monkeypatch):
+    class Trees:
+        @staticmethod
+        def get_manager(index, create_if_none_exists):
+            raise AssertionError
+
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", Trees)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert not lanes.is_captured(torch.device("cuda", 0))
 
 
 def test_nothing_is_captured_in_the_first_call_of_a_kind():

@@ -174,5 +174,54 @@ def test_a_layer_is_checked_too(monkeypatch):
         torch.testing.assert_close(module(x)[0], y)
 
 
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_a_stepper_is_checked_too(network, monkeypatch):
+    torch.backends.cudnn.rnn.fp32_precision = "ieee"
+    module, x = getattr(ln, network)(3, 5, **({"proj_size": 4} if network == "LSTM" else {})), torch.randn(2, 3)
+
+    def fail(*given, **constants):
+        raise RuntimeError("at 3:4:\nx = y\nunknown name")
+
+    found = []
+    for patched in (True, False):  # what was found for one kind would hold for the other one
+        monkeypatch.setattr(engine, "self_check", SelfCheck())
+        with monkeypatch.context() as patch, ln.backends.use("triton"):
+            warned = contextlib.nullcontext()
+            if patched:
+                patch.setattr("layernorm.engines.triton._lanes.Lane.launch", fail)
+                warned = pytest.warns(UserWarning, match=r"at 3:4: \.\.\. unknown name")
+            with warned:
+                y, _ = module.stepper()(x)
+            found.append([y, *torch.autograd.grad(y.square().sum(), [*module.parameters()])])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_calls_of_many_rows_are_checked_in_blocks_of_many():
+    check, rows = SelfCheck(), []
+
+    def forward(a, save):
+        rows.append(a.input.shape[1])
+        return reference.recurrent_forward(a, save)
+
+    a = a_call()
+    for many in (2, 16, 17, 40):
+        state = [torch.zeros(many, 4)]
+        wide = RecurrentArguments(torch.randn(3, many, 3), state, a.params, a.recurrence)
+        assert check.passes(wide, (forward, reference.recurrent_backward), "", FLOAT32)
+    assert rows == [3, 33]
+
+
+@pytest.mark.parametrize("message", ["CUBLAS_STATUS_ALLOC_FAILED", "operation not permitted when stream is capturing"])
+def test_a_check_gives_no_verdict_on_troubles_that_pass(message):
+    check = SelfCheck()
+
+    def forward(a, save):
+        raise RuntimeError(message)
+
+    assert check.passes(a_call(), (forward, reference.recurrent_backward), "", FLOAT32)
+    assert not check._found
+
+
 def test_what_the_cache_says():
     assert repr(ln.backends.graph_cache()).startswith("<0 graphs for 0 kinds of calls, 0.0 MiB")

@@ -251,12 +251,13 @@ def _convert_one(name: str, old: torch.nn.Module, keywords: dict[str, Any]) -> N
         if key in new._parameters:
             new._parameters[key] = parameter
         elif parameter is not None and hasattr(new, key):  # weight norm computes it
-            zero = (parameter == 0).all(1).nonzero().flatten().tolist()
+            zero = [] if parameter.is_meta else (parameter == 0).all(1).nonzero().flatten().tolist()
             if zero:
                 raise ValueError(
                     f"convert: weight norm cannot keep {key} of {title}: row {zero[0]} is zero, which has no direction"
                 )
             setattr(new, key, parameter.detach())
+            new._set_gain(key)
             for original in new.get_submodule(f"parametrizations.{key}").parameters():
                 original.requires_grad_(parameter.requires_grad)
     return new.train(old.training)

@@ -123,6 +123,7 @@ def _check(name: str, network: Recurrent[Any]) -> None:
         "has computed weights (pruning makes such); make them parameters first": not all(
             weight in network._parameters or is_parametrized(network, weight) for weight in weights
         ),
+        "is in training and has parametrized weights, which it may draw; call eval() first": network._may_be_drawn,
         "has input_size=0": network.input_size == 0,
         f"has more than {MOST} inputs or units": max(*network._input_sizes, network.hidden_size) > MOST,
     }

@@ -98,14 +98,15 @@ def _with_note(take: Callable[..., Any], note_call: Callable[..., None]) -> Any:
 @contextlib.contextmanager
 def put_back(module: torch.nn.Module) -> Iterator[None]:
     """Puts back what a forward pass changes: buffers, mode, tensors that modules keep from call to call as attributes,
-    such as a state, and torch's random state.
+    such as a state, and torch's random state. Of numbers in a tensor that is no buffer it does not know.
 
     The buffers' version counters are put back as well: the buffers have their earlier numbers again, so a backward
     whose forward came before stays valid.
     """
     parts = list(module.modules())
-    buffers = [(part, name, b, b.clone()) for part in parts for name, b in part._buffers.items() if b is not None]
-    counted = tuple({id(b): b for _, _, b, _ in buffers if not b.is_inference()}.values())
+    buffers = [(part._buffers, dict(part._buffers)) for part in parts]
+    numbers = {b: b.clone() for _, before in buffers for b in before.values() if b is not None and _is_writable(b)}
+    counted = tuple(b for b in numbers if not b.is_inference())
     modes = [(part, part.training) for part in parts]
     attributes = [(part, dict(vars(part))) for part in parts]
     devices = {p.device.index for p in module.parameters() if p.is_cuda}
@@ -113,19 +114,31 @@ def put_back(module: torch.nn.Module) -> Iterator[None]:
         try:
             yield
         finally:
-            with torch.no_grad():
-                for part, name, buffer, before in buffers:
-                    part._buffers[name] = buffer.copy_(before)
+            for now, before in buffers:
+                now.clear()
+                now.update(before)
             for part, training in modes:
                 part.training = training
             for part, values in attributes:
                 _put_tensors_back(vars(part), values)
+            with torch.inference_mode():  # where tensors of that mode can be written, and others as well
+                for buffer, earlier in numbers.items():
+                    buffer.copy_(earlier)
+
+
+def _is_writable(tensor: Tensor) -> bool:
+    """Says whether torch lets numbers be changed: not those of an expanded tensor, which lie in one place."""
+    if tensor.layout is not torch.strided:
+        return True
+    return all(stride or size < 2 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def _put_tensors_back(attributes: dict[str, Any], before: Mapping[str, Any]) -> None:
-    """Gives the attributes that have got tensors, by themselves or in tuples, lists and dicts, their earlier values."""
-    changed = [name for name, value in attributes.items() if value is not before.get(name)]
-    for name in changed:
-        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(attributes[name])):
-            del attributes[name]
-            attributes.update({name: before[name]} if name in before else {})
+    """Gives the attributes that have got or lost tensors, by themselves or in tuples, lists and dicts, their earlier
+    values."""
+    absent = object()
+    for name in {**attributes, **before}:
+        now, earlier = attributes.get(name, absent), before.get(name, absent)
+        if now is not earlier and any(isinstance(leaf, Tensor) for leaf in tree_leaves([now, earlier])):
+            attributes.pop(name, None)
+            attributes.update({} if earlier is absent else {name: earlier})

@@ -54,8 +54,9 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
     Raises:
         TypeError: ``model`` is no module, or has a module that is a subclass of one of layernorm's.
         ValueError: a module has something that has no plain form: hooks on its forward or backward, zoneout, or batch
-            norm in a recurrent network, whose statistics differ by time step; in training also recurrent or variational
-            dropout, ``gate_clip``, and ``BatchNorm(unbiased=True)``.
+            norm in a recurrent network, whose statistics differ by time step, or a ``forward`` that was set on it; in
+            training also recurrent or variational dropout, ``gate_clip``, parametrized weights, and
+            ``BatchNorm(unbiased=True)``.
 
     Example::
 
@@ -79,6 +80,9 @@ def _check(name: str, module: torch.nn.Module) -> None:
     """Raises an error where a module cannot be copied."""
     original = own_class(module)
     if original not in _TABLE:
+        compiled = module._modules.get("_orig_mod")  # what `torch.compile` makes keeps the forward that it was given
+        if compiled is not None and own_class(compiled) in _TABLE:
+            raise TypeError(f"portable: cannot copy {name}: it is compiled; copy its _orig_mod")
         if hasattr(original, "_class_before"):
             raise TypeError(f"portable: cannot copy {name}: it is accelerated; call layernorm.restore(model) first")
         if issubclass(original, tuple(_TABLE)):
@@ -99,6 +103,12 @@ def _check(name: str, module: torch.nn.Module) -> None:
         )
     if isinstance(module, Normalised) and module.recurrence.quantized:
         raise ValueError(f"portable: cannot copy {name}: a quantized {original.__name__} has no plain form")
+    if isinstance(module, Normalised) and module._may_be_drawn:
+        raise ValueError(
+            f"portable: cannot copy {name}: in training its parametrizations may draw weights; call eval() first"
+        )
+    if "forward" in vars(module):
+        raise ValueError(f"portable: cannot copy {name}: a forward was set on the {original.__name__}")
     if isinstance(module, Normalised) and any(module._zoneouts):
         raise ValueError(f"portable: cannot copy {name}: zoneout={module.zoneout} has no plain form")
     if isinstance(module, Normalised) and module.training and math.isfinite(module.recurrence.gate_clip):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ._libraries import Library, library, rows_of
@@ -65,11 +65,13 @@ def layers_of(names: Iterable[str], row: Library, formula: str) -> list[tuple[st
     differ in the words of `DIRECTIONS`. Other prefixes may be several networks, such as an encoder and a decoder.
 
     Raises:
-        ValueError: there may be several networks.
+        ValueError: there may be several networks, or a layer or direction beside those found lacks an array.
     """
+    names = list(names)
     prefixes = complete(names, row)
     if not prefixes:
         return [(_nearest(names, row),)]
+    _check_others(names, prefixes, row, formula)
     pairs: list[tuple[str, ...]] = [(p,) for p in prefixes]
     for second, first in DIRECTIONS:
         partners = {p: p.replace(second, first) for p in prefixes if second in p}
@@ -82,6 +84,21 @@ def layers_of(names: Iterable[str], row: Library, formula: str) -> list[tuple[st
     if len(pairs) > 1 and not one_counts:
         raise ValueError(f"{formula}: its arrays are under each of {prefixes}; pass the layers' as prefixes=")
     return pairs
+
+
+def _check_others(names: Sequence[str], found: Sequence[str], row: Library, formula: str) -> None:
+    """Checks that no layer or direction is left out because an array of it is missing or has another name."""
+    texts = {_text_and_numbers(prefix)[0] for prefix in found}
+    for one, other in [pair for words in DIRECTIONS for pair in (words, words[::-1])]:
+        texts |= {text.replace(one, other) for text in texts}
+    required = [key for key, entry in row.entries.items() if not entry.optional]
+    begun = dict.fromkeys(name.removesuffix(key) for key in required for name in names if name.endswith(key))
+    for prefix in begun:
+        if prefix not in found and _text_and_numbers(prefix)[0] in texts:
+            missing = [prefix + key for key in required if prefix + key not in names]
+            raise ValueError(
+                f"{formula}: missing {missing}, beside other arrays under {prefix!r}; to leave it out pass prefixes="
+            )
 
 
 def _nearest(names: Iterable[str], row: Library) -> str:

@@ -264,8 +264,8 @@ def _check_shapes(arrays: Arrays, expected: Mapping[str, tuple[int, ...]], what:
 def _check_module(module: Module, formula: str, row: Library) -> None:
     theirs, ours = PRESETS[row.preset][row.network], module.recurrence.formula
     have = {"norm": module.norm, "proj_size": getattr(module, "proj_size", 0)}  # a cell has no projection
-    have["quantized"] = module.recurrence.quantized
-    wanted = {"norm": "layer", "proj_size": 0, "quantized": False}
+    have |= {"quantized": module.recurrence.quantized, "zoneout": module.zoneout if any(module._zoneouts) else 0.0}
+    wanted = {"norm": "layer", "proj_size": 0, "quantized": False, "zoneout": 0.0}
     differ: dict[str, Any] = {name: (have[name], value) for name, value in wanted.items() if have[name] != value}
     free = {ARGUMENTS[name][0] for name in row.free}
     for name in theirs.__dataclass_fields__:

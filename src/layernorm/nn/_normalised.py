@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..equations.checks import check_dense
 from ..equations.schedule import apply_zoneout
@@ -208,7 +209,12 @@ class Normalised(torch.nn.Module):
         biases under every norm, and those of torch's module.
         """
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
-        for name, parameter in self.named_parameters():
+        self._gains()  # before anything is drawn: a computed one cannot be set
+        self._forget_biases()
+        for key, parameter in self.named_parameters():
+            name = key.removeprefix("parametrizations.").removesuffix(".original")
+            if "." in name:  # a parametrization's own, such as a direction and a gain of weight norm
+                continue
             if name.startswith(("weight", "bias_ih", "bias_hh")):
                 torch.nn.init.uniform_(parameter, -bound, bound)
             elif "bias" in name:
@@ -231,14 +237,18 @@ class Normalised(torch.nn.Module):
         names = [] if self.forget_bias is None else self.recurrence.added_biases
         return [parameter_of(self, name + suffix).detach()[gate] for suffix in self._suffixes for name in names]
 
+    def _gains(self) -> dict[str, list[torch.nn.Parameter]]:
+        """Returns each gain's parameters, one for each layer and direction."""
+        names = gains_of(None, self.recurrence, self.norm)
+        return {name: [parameter_of(self, name + suffix) for suffix in self._suffixes] for name in names}
+
     def _set_gains(self) -> None:
         """Gives the gains their initial values."""
         starts = gains_of(None, self.recurrence, self.norm) | gains_of(self.gain_init, self.recurrence, self.norm)
         matched = [name for name, start in starts.items() if start == "match"]
-        for suffix in self._suffixes:
-            for name, start in starts.items():
-                if name not in matched:
-                    torch.nn.init.constant_(parameter_of(self, name + suffix), cast(float, start))
+        for name, gains in self._gains().items():
+            for gain in gains if name not in matched else ():
+                torch.nn.init.constant_(gain, cast(float, starts[name]))
         if not matched:
             return
         units, sizes = self.hidden_size, self._input_sizes
@@ -250,16 +260,25 @@ class Normalised(torch.nn.Module):
 
     def _normalise_weights(self) -> None:
         """Makes the weights computed ones under weight norm, once they are drawn."""
-        if self.norm == "weight":
-            for name in [f"weight_{side}{suffix}" for suffix in self._suffixes for side in ("ih", "hh")]:
-                torch.nn.utils.parametrizations.weight_norm(self, name)
-                self._set_gain(name)
+        for name in self._directed:
+            torch.nn.utils.parametrizations.weight_norm(self, name)
+            self._set_gain(name)
 
     @property
     def _computed(self) -> list[str]:
         """The names of the weights that weight norm computes from a direction and a gain."""
-        parametrizations = self._modules.get("parametrizations") if self.norm == "weight" else None
-        return [] if parametrizations is None else list(cast(torch.nn.ModuleDict, parametrizations))
+        return [name for name in self._directed if is_parametrized(self, name)]
+
+    @property
+    def _directed(self) -> list[str]:
+        """The names of the weights that have a direction and a gain under weight norm."""
+        return [f"weight_{side}{suffix}" for suffix in self._suffixes for side in ("ih", "hh") if self.norm == "weight"]
+
+    @property
+    def _may_be_drawn(self) -> bool:
+        """Says whether the next call may have other weights: in training a user's parametrization may draw them."""
+        lists: Any = self._modules.get("parametrizations", torch.nn.ModuleDict())
+        return self.training and any(len(steps) > (name in self._directed) for name, steps in lists.items())
 
     def _set_gain(self, name: str) -> None:
         if isinstance(self.gain_init, int | float):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -40,7 +40,8 @@ def update_bn(
 
     Raises:
         TypeError: ``model`` is no module.
-        ValueError: the loader gives no batch; ``device`` is given with ``run``.
+        ValueError: the loader gives no batch; ``device`` is given with ``run``. After any error the statistics are as
+            before.
 
     Example::
 
@@ -54,16 +55,27 @@ def update_bn(
     check_module("update_bn", model, "model")
     if run is not None and device is not None:
         raise ValueError("update_bn: with run=, device has no effect, as run calls the model by itself; give only one")
-    parts = [part for part in model.modules() if _has_batch_norm(part)]
+    parts: list[Any] = [part for part in model.modules() if _has_batch_norm(part)]
     if not parts:
         return
     modes = [(part, part.training) for part in model.modules()]
     momenta = [(part, _set_momentum(part, None)) for part in parts]
+    statistics = [(buffer, buffer.clone()) for part in parts for buffer in part.buffers(recurse=False)]
     call = run or (lambda batch: model(_input_of(batch, device)))
     try:
         model.train()
-        for batch in _not_empty(loader, parts):
+        for part in parts:
+            part.reset_running_stats()
+        batches = 0
+        for batch in loader:
             call(batch)
+            batches += 1
+        if not batches:
+            raise ValueError("update_bn: the loader gave no batch")
+    except BaseException:
+        for buffer, numbers in statistics:
+            buffer.copy_(numbers)
+        raise
     finally:
         for part, momentum in momenta:
             _set_momentum(part, momentum)
@@ -84,19 +96,6 @@ def _set_momentum(part: Any, momentum: float | None) -> float | None:
     else:
         old, part.momentum = part.momentum, momentum
     return old
-
-
-def _not_empty(loader: Iterable[Any], parts: list[Any]) -> Iterator[Any]:
-    """Yields the batches. Before the first the statistics are reset, so that a loader without any loses none."""
-    is_empty = True
-    for batch in loader:
-        if is_empty:
-            for part in parts:
-                part.reset_running_stats()
-        is_empty = False
-        yield batch
-    if is_empty:
-        raise ValueError("update_bn: the loader gave no batch")
 
 
 def _input_of(batch: Any, device: int | torch.device | str | None) -> Any:

@@ -64,8 +64,9 @@ def chrono_(module: Module, t_max: float) -> Module:
         raise ValueError(f"chrono_: no bias is added to the gates of {module}")
     layers = range(getattr(module, "num_layers", 0))  # a cell has none
     directions = ("", "_reverse") if getattr(module, "bidirectional", False) else ("",)
-    for suffix in [f"_l{layer}{direction}" for layer in layers for direction in directions] or [""]:
-        parameters = [parameter_of(module, name + suffix) for name in recurrence.added_biases]
+    suffixes = [f"_l{layer}{direction}" for layer in layers for direction in directions] or [""]
+    names = [[name + suffix for name in recurrence.added_biases] for suffix in suffixes]
+    for parameters in [[parameter_of(module, name) for name in layer] for layer in names]:
         biases = [parameter.detach().chunk(GATES[network]) for parameter in parameters]
         for i, keep, *_ in biases:  # of an LSTM's i, f, g, o and a GRU's r, z, n
             keep.zero_()

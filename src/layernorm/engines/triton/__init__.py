@@ -21,7 +21,9 @@ from ...equations import FORMULA_FIELDS as FORMULA_FIELDS
 from ...equations import recurrent as equations
 from ...equations.arguments import RecurrentArguments
 from ...equations.recurrent import recurrent_saved as recurrent_saved
-from ..protocol import YES, Kind, Support
+from ...equations.steps import SteppedLayer
+from ...formula import GATES, Recurrence
+from ..protocol import YES, Kind, PreparedLayer, Support
 from ._lanes import is_captured
 from ._lanes import lanes as graph_cache  # noqa: F401
 from ._norms import normalize_backward as normalize_backward
@@ -34,6 +36,8 @@ DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 MOST_UNITS = 2048
 if DEVICE == "cuda" and not torch.cuda.is_available():
     raise ImportError("there is no GPU of CUDA; TRITON_INTERPRET=1 runs it on the CPU, for its tests")
+if DEVICE == "cuda" and torch.version.hip:
+    raise ImportError("it is for CUDA, and this PyTorch is for ROCm, whose Triton has no products of three TF32")
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
@@ -54,23 +58,31 @@ def recurrent_backward(
 def _computes(a: RecurrentArguments) -> bool:
     if a.batch_sizes is not None and is_captured(a.device):  # they would be copied from the CPU's memory at each replay
         return False
-    by = Arithmetic(a.input.dtype)
+    by = Arithmetic(a.input.dtype, a.device)
     return self_check.passes(a, (_recurrent_forward, _recurrent_backward), by.precision, by.rounding)
 
 
 def _recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
-    by = Arithmetic(a.input.dtype)
+    by = Arithmetic(a.input.dtype, a.device)
     return equations.recurrent_forward(a, save, by.take_steps, by.multiply)
 
 
 def _recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    by = Arithmetic(a.input.dtype)
+    by = Arithmetic(a.input.dtype, a.device)
     return equations.recurrent_backward(a, saved, grad_output, grad_state, by.take_steps_back, by.multiply)
 
 
-prepare = TritonLayer
+def prepare(params: Sequence[Tensor], recurrence: Recurrence) -> PreparedLayer:
+    """Makes a layer for steps one by one; by plain equations where the kernels are wrong about its kind."""
+    p = dict(zip(recurrence.parameter_names, params, strict=True))
+    units, size = p["weight_hh"].shape
+    sizes = (size, units // GATES[recurrence.network])[: len(recurrence.state_names)]
+    with torch.cuda.device_of(params[0]):
+        state = [params[0].new_zeros(1, n) for n in sizes]
+        a = RecurrentArguments(params[0].new_zeros(1, 1, p["weight_ih"].shape[1]), state, params, recurrence)
+        return (TritonLayer if _computes(a) else SteppedLayer)(params, recurrence)
 
 
 def supports(kind: Kind) -> Support:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
+import gc
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -37,8 +40,10 @@ def is_captured(device: torch.device) -> bool:
     outlives a call."""
     if device.type != "cuda":
         return False
-    trees = sys.modules.get("torch._inductor.cudagraph_trees")
-    manager = None if trees is None else trees.get_manager(device.index, create_if_none_exists=False)
+    manager, trees = None, sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is not None:
+        with contextlib.suppress(AssertionError):  # of PyTorch 2.12 in a thread that has no trees
+            manager = trees.get_manager(device.index, create_if_none_exists=False)
     return torch.cuda.is_current_stream_capturing() or (manager is not None and manager.in_warmup)
 
 
@@ -50,10 +55,29 @@ def keeps_lanes(device: torch.device) -> bool:
 _one_capture = threading.Lock()
 
 
+@functools.cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream on which graphs are captured. Torch has 32 of a priority, and gives them out in turn: one of the usual
+    priority may be a user's as well, whose work would become a part of the graph."""
+    return torch.cuda.Stream(device, priority=-1)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collects no garbage: an object that frees something on the device as it goes would break a capture."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def capture(steps: Callable[[], None], device: torch.device) -> Graph:
     """Captures a CUDA graph. Not by `torch.cuda.graph`, which waits for the device and empties torch's memory cache."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
-    with _one_capture, torch.cuda.stream(stream):
+    graph = torch.cuda.CUDAGraph()
+    with _one_capture, torch.cuda.stream(_stream(device)), _no_collection():
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             steps()
@@ -119,8 +143,13 @@ class Lane:
         if self.has_graphs and self.has_run and size not in self.graphs:
             try:
                 self.graphs[size] = capture(steps, self.device)
-            except RuntimeError:  # such as when another thread waits for the whole device
+            except RuntimeError as error:  # such as when another thread waits for the whole device
                 self.has_graphs = False
+                warnings.warn(
+                    "layernorm's engine 'triton' takes the steps of a kind of call one by one, more slowly: "
+                    f"no CUDA graph was captured: {error}",
+                    stacklevel=2,
+                )
         return self.graphs.get(size)
 
     @contextlib.contextmanager

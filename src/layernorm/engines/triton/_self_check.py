@@ -14,9 +14,12 @@ from ...equations.arguments import NormArguments, RecurrentArguments
 from ...equations.checks import check_norm, check_recurrent
 from ...formula import CACHED
 from ._lanes import is_captured, keeps_lanes, lanes
+from ._steps import FEW
 
 BOUND = 64
 """How many roundings of the type that is multiplied an error may have, of the largest number."""
+
+PASSING = ("out of memory", "ALLOC_FAILED", "is capturing")
 
 Call = RecurrentArguments | NormArguments
 
@@ -34,11 +37,13 @@ class SelfCheck:
         """Runs small calls of the same kind once, and warns once where they are wrong.
 
         While somebody captures a graph nothing is run: what has not been checked by then passes. So does what cannot be
-        checked, for want of memory.
+        checked now, for want of memory or because another thread captures.
         """
         kind = a.recurrence if isinstance(a, RecurrentArguments) else (a.norm, a.weight is None, a.bias is None)
-        key = kind, a.device, a.input.dtype, a.widths, precision
-        if key not in self._found:
+        many = isinstance(a, RecurrentArguments) and len(a.state[0]) > FEW  # rows, whose product has other blocks
+        key = kind, a.device, a.input.dtype, a.widths, precision, many
+        wrong = self._found.get(key)
+        if wrong is None:
             if is_captured(a.device):
                 return True
             if len(self._found) >= CACHED:
@@ -46,17 +51,19 @@ class SelfCheck:
             check_recurrent(a) if isinstance(a, RecurrentArguments) else check_norm(a, None)
             try:
                 with lanes.without_new():
-                    self._found[key] = _what_is_wrong(a, engine, rounding)
-            except torch.OutOfMemoryError:
+                    self._found[key] = wrong = _what_is_wrong(a, engine, rounding)
+            except RuntimeError as error:
+                if not _passes_by(error):
+                    raise
                 return True
-            if self._found[key]:
+            if wrong:
                 what = "a recurrent layer" if isinstance(a, RecurrentArguments) else "a norm"
                 warnings.warn(
                     f"layernorm's engine 'triton' is wrong about {what} in {a.input.dtype} with {a.widths} numbers on "
-                    f"{a.device}, so that plain equations compute it, more slowly: {self._found[key]}",
+                    f"{a.device}, so that plain equations compute it, more slowly: {wrong}",
                     stacklevel=2,
                 )
-        return not self._found[key]
+        return not wrong
 
 
 def _what_is_wrong(a: Call, engine: Engine, rounding: float) -> str:
@@ -81,11 +88,19 @@ def _what_is_wrong(a: Call, engine: Engine, rounding: float) -> str:
             if not bad:
                 return ""
             told = f"an error of {bad[0]:.1e}, where {BOUND * rounding:.1e} is expected"
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # whatever a compiler or a driver says, the equations still run
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        if _passes_by(error):
+            raise
+        lines = str(error).splitlines() or [""]  # a compiler's first line has the place, its last one the reason
+        return f"{type(error).__name__}: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}"
     return told
+
+
+def _passes_by(error: Exception) -> bool:
+    """Says whether an error tells of this moment, not of the engine: no memory, or a capture in another thread."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in PASSING)
 
 
 def _equations(a: Call) -> Engine:
@@ -95,7 +110,8 @@ def _equations(a: Call) -> Engine:
 
 
 def _small_call(a: Any, count: int, seed: int) -> Any:
-    """Returns a call of the same kind with other numbers, of so many rows, or steps of three rows."""
+    """Returns a call of the same kind with other numbers, of so many rows, or steps of three rows, or of one more than
+    the larger block of a product has."""
     generator = torch.Generator(a.device).manual_seed(seed)
 
     def drawn(like: Tensor, *shape: int) -> Tensor:
@@ -106,8 +122,9 @@ def _small_call(a: Any, count: int, seed: int) -> Any:
         return a._replace(input=drawn(a.input, count, *a.normalized_shape), weight=weight, bias=bias)
     size = max(a.widths[1], 1) ** -0.5
     params = [drawn(p) * size if p.dim() == 2 else 1 + 0.1 * drawn(p) for p in a.params]
-    state = [0.5 * drawn(s, 3, s.shape[1]) for s in a.state]
-    return RecurrentArguments(drawn(a.input, count, 3, a.widths[0]), state, params, a.recurrence)
+    rows = 3 if len(a.state[0]) <= FEW else 2 * FEW + 1
+    state = [0.5 * drawn(s, rows, s.shape[1]) for s in a.state]
+    return RecurrentArguments(drawn(a.input, count, rows, a.widths[0]), state, params, a.recurrence)
 
 
 def _in_float64(a: Any) -> Any:

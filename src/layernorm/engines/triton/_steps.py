@@ -29,18 +29,22 @@ from ._lanes import Lane, lanes
 GATES_IN_TILE = {"RNN": 1, "LSTM": 4, "GRU": 4}
 """A power of two."""
 
+FEW = 16
+"""Rows of a block of a product; with more rows it has twice as many."""
+
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 class Arithmetic:
     """How a call in one type multiplies: 16-bit numbers in their type, float32 as `torch.nn.LSTM` does, by TF32 where
-    ``torch.backends.cudnn.rnn`` allows it, otherwise by three products of TF32. Sums are in float32 always.
+    ``torch.backends.cudnn.rnn`` allows it and the GPU has it, otherwise by three products of TF32. Sums are in float32.
 
     Gradients leave the range of float16, and are multiplied by its weights in TF32, which has all their digits.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        tf32 = torch.backends.cudnn.rnn.fp32_precision == "tf32"  # type: ignore[attr-defined]
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        has_tf32 = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
+        tf32 = has_tf32 and torch.backends.cudnn.rnn.fp32_precision == "tf32"  # type: ignore[attr-defined]
         self.dtype = dtype
         self.precision = "ieee" if dtype is not torch.float32 else "tf32" if tf32 else "tf32x3"
         tf32 = tf32 or torch.backends.cuda.matmul.fp32_precision == "tf32"
@@ -66,7 +70,7 @@ class Arithmetic:
         a, b = a.to(self.dtype), b.to(self.dtype)
         if not a.is_cuda:
             return a.float() @ b.float()
-        return torch.mm(a.flatten(0, -2), b, out_dtype=torch.float32).view(*a.shape[:-1], -1)
+        return torch.mm(a.flatten(0, -2), b, out_dtype=torch.float32).view(*a.shape[:-1], b.shape[-1])
 
     def take_steps(
         self, network: Network, zx: Tensor, state: State, schedule: Schedule, changes: StateChanges, save: bool
@@ -178,7 +182,7 @@ class TritonLayer(SteppedLayer):
 
     def __init__(self, params: Sequence[Tensor], recurrence: Recurrence) -> None:
         super().__init__(params, recurrence)
-        self.by = Arithmetic(self.dtype)
+        self.by = Arithmetic(self.dtype, self.device)
 
     def multiply(self, a: Tensor, b: Tensor) -> Tensor:
         return self.by.multiply(a, b)
@@ -252,7 +256,7 @@ class _Call:
     def multiply(self, lane: Lane, name: str, a: Tensor, out: Tensor) -> None:
         """Multiplies by W_hh, which counts the step, or by W_hr, or back; ``out`` has the parts of the product."""
         parts, _, N = out.shape
-        K, BM, BN, BK = a.shape[1], 16 if self.B <= 16 else 32, 32, 64 if self.dtype.itemsize == 2 else 32
+        K, BM, BN, BK = a.shape[1], FEW if self.B <= FEW else 2 * FEW, 32, 64 if self.dtype.itemsize == 2 else 32
         part = triton.cdiv(triton.cdiv(K, parts), BK) * BK
         grid = triton.cdiv(self.B, BM), triton.cdiv(N, BN), parts
         strides = {"W_N": 1, "W_K": N} if self.back else {"W_N": K, "W_K": 1}
