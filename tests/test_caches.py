@@ -12,6 +12,7 @@ import layernorm as ln
 FEW_KEYS = {
     "_nodes", "_status", "_warn_of_missing", "engine", "compiles_for",  # names of engines and devices, or nothing
     "_has_slow_products",  # nothing
+    "_capture_stream",  # devices
     "_call_op",  # how many tensors a plan has
     "_accelerated_class",  # a class of the user's, which has to stay the same
     "_compiled",  # torch never frees what it has compiled

@@ -168,6 +168,7 @@ def test_the_lanes_used_last_are_kept(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [*(pytest.param(number, marks=pytest.mark.long) for number in (0, 1, 6)), 3])
+@pytest.mark.filterwarnings("ignore:layernorm's engine 'triton' takes the steps")  # if it is in a capture
 def test_an_error_in_the_middle_leaves_nothing_behind(monkeypatch, number):
     module = lstm()
     backward(forward(module))

@@ -56,7 +56,7 @@ _one_capture = threading.Lock()
 
 
 @functools.cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream on which graphs are captured. Torch has 32 of a priority, and gives them out in turn: one of the usual
     priority may be a user's as well, whose work would become a part of the graph."""
     return torch.cuda.Stream(device, priority=-1)
@@ -77,7 +77,7 @@ def _no_collection() -> Iterator[None]:
 def capture(steps: Callable[[], None], device: torch.device) -> Graph:
     """Captures a CUDA graph. Not by `torch.cuda.graph`, which waits for the device and empties torch's memory cache."""
     graph = torch.cuda.CUDAGraph()
-    with _one_capture, torch.cuda.stream(_stream(device)), _no_collection():
+    with _one_capture, torch.cuda.stream(_capture_stream(device)), _no_collection():
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             steps()
