@@ -83,6 +83,18 @@ def test_what_runs_where(monkeypatch):
     assert lines["cpu recurrent"] == "native in float32, bfloat16, float16; reference in float64"
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("reference", "asked for reference"),
+        ("nativ", "asked for every call fails: LAYERNORM_ENGINE must be one of ['native', 'triton', "),
+    ],
+)
+def test_an_engine_that_is_asked_for_is_named_or_its_error(name, line):
+    done = alone("doctor", code=f"import os; os.environ['LAYERNORM_ENGINE'] = {name!r}")
+    assert line in " ".join(done.stdout.split())
+
+
 def alone(*words, code=""):
     """Runs `python -m layernorm` in a process in which the laboratory and every optional package are missing."""
     missing = {

@@ -89,7 +89,16 @@ def what_runs_where() -> list[tuple[str, str]]:
     """Returns which engine runs what on the CPU, and on a GPU if there is one, where a program asks for none."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     lines = [line for device in devices for line in who_runs_what(device)]
-    return [*lines, ("derivatives", "second and higher ones, torch.func: reference")]
+    return [*lines, ("derivatives", "second and higher ones, torch.func: reference"), *what_is_asked_for()]
+
+
+def what_is_asked_for() -> list[tuple[str, str]]:
+    """Returns the engine that LAYERNORM_ENGINE asks for, or the error that every call will raise."""
+    name = backends.asked_for()
+    try:
+        return [] if name is None else [("asked for", backends.engine(name).__name__.rpartition(".")[2])]
+    except (ValueError, RuntimeError) as error:
+        return [("asked for", f"every call fails: {error}")]
 
 
 def who_runs_what(device: str) -> list[tuple[str, str]]:
