@@ -1,8 +1,8 @@
-"""Measures the GPU engine against cuDNN and torch on one GPU: first whether it is right, then times, then what users
-do.
+"""Measures the GPU engine against cuDNN and torch on one GPU: first whether it is right, then what users do, then
+times.
 
 Each line is printed at once, the most telling first. The script names what it had no time for, and where the engine
-failed its own check, so that the plain equations computed a line. An error ends its section only. With --dry it runs on
+failed its own check, so that the plain equations computed. An error ends its section only. With --dry it runs on
 a CPU with Triton's interpreter, to try the script: its times say nothing, and bfloat16, which the interpreter
 multiplies wrongly, shows the engine's own check at work.
 
@@ -266,10 +266,10 @@ SECTIONS = {is_right: 0.45, what_users_do: 0.1, nodes: 0.08, against_cudnn: 0.28
 
 
 def failures() -> list[str]:
-    """What the engine's own check has found wrong."""
+    """The types and sizes of calls that the engine's own check has found wrong, and why."""
     from layernorm.engines.triton import self_check
 
-    return [text for text in self_check._found.values() if text]
+    return [f"{dtype} {widths}: {text}" for (_, _, dtype, widths, *_), text in self_check._found.items() if text]
 
 
 def main() -> None:
@@ -280,21 +280,19 @@ def main() -> None:
     if not DRY and not torch.cuda.is_available():
         sys.exit("benchmarks/on_gpu.py: there is no GPU of CUDA; --dry tries the script on a CPU")
     say(torch.__version__, "interpreted" if DRY else torch.cuda.get_device_name())
-    known = 0
     with ln.backends.use("triton"):
         for section, share in SECTIONS.items():
             until = time.perf_counter() + share * options.seconds
             try:
                 for line in section():
-                    found = failures()
-                    say(line, *(f"(by the plain equations: {text})" for text in found[known:]))
-                    known = len(found)
+                    say(line)
                     if time.perf_counter() > until:
                         say(f"{section.__name__}: its time is over")
                         break
             except Exception:
                 say(f"{section.__name__} ended:\n{traceback.format_exc()}")
-    say(f"end, with {len(failures())} kinds of calls that the plain equations computed")
+            say(f"{section.__name__}: the plain equations computed {failures() or 'nothing'} so far")
+    say("end")
 
 
 if __name__ == "__main__":

@@ -543,7 +543,7 @@ def test_what_is_refused(call, error, message):
         (ln.GRUCell(2, 2, formula="dreamer"), {"prefixes": ["a", "b"]}, ValueError, "one prefix for each of 1 layers"),
         (ln.GRUCell(2, 2, formula="dreamer"), {"prefixes": [("a", "b")]}, ValueError, "one prefix for each of 1"),
         (ln.RNNCell(2, 2), {"formula": "haste"}, TypeError, r"got layernorm\..*RNNCell"),
-        (ln.LSTM(2, 2, formula="haste", zoneout=0.4), {}, ValueError, "zoneout=0.4, not 0.0"),
+        (ln.LSTM(2, 2, formula="keras", zoneout=0.4), {}, ValueError, "zoneout=0.4, not 0.0"),
         (ln.LSTMCell(2, 2, formula="haste", zoneout=(0.0, 0.1)), {}, ValueError, r"zoneout=\(0.0, 0.1\), not 0.0"),
     ],
 )
@@ -632,6 +632,16 @@ def test_a_layer_or_direction_that_lacks_an_array_is_not_left_out(library, names
             ln.interop.from_state(state, library)
         kept = next(other for other in names if other != name)
         assert ln.interop.from_state(state, library, prefixes=kept).hidden_size == H
+
+
+def test_what_is_no_layer_is_left_out():
+    """The library's other network, and a module that has an array of the same name."""
+    lstm = renamed("haste", [0], ["rnns.0."])
+    gru = ln.interop.to_state(ln.GRU(I, H, formula="haste"), prefixes=["rnns.1."])
+    for network, cell in (("LSTM", ln.LSTM), ("GRU", ln.GRU)):
+        assert type(ln.interop.from_state({**lstm, **gru}, "haste", network=network)) is cell
+    linear = {"rnns.1.bias": np.ones(3)}
+    assert ln.interop.from_state({**lstm, **linear}, "haste").num_layers == 1
 
 
 @pytest.mark.parametrize(("alias", "preset"), [("nemo", "torchscript"), ("tfa", "keras")])

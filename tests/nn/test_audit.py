@@ -306,7 +306,7 @@ class Buffered(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.rnn = ln.LSTM(8, 16)
+        self.rnn, self.scripted = ln.LSTM(8, 16), torch.jit.script(nn.BatchNorm1d(16))
         self.register_buffer("h", None)
         self.register_buffer("c", None)
         self.register_buffer("mask", torch.ones(1).expand(8), persistent=False)
@@ -319,7 +319,9 @@ class Buffered(nn.Module):
         self.h, self.c = h.detach(), c.detach()
         self.kept = None
         self.register_buffer("late", torch.zeros(3))
-        return output
+        with torch.inference_mode():
+            self.mean.add_(1)
+        return self.scripted(output.flatten(0, 1))
 
 
 @pytest.mark.parametrize("look", [ln.match, ln.audit])
@@ -332,6 +334,7 @@ def test_buffers_are_put_back(look):
     assert model.mask is mask
     assert model.mean is mean
     assert not model.mean.any()
+    assert not model.scripted.running_mean.any()
 
 
 @pytest.mark.parametrize("given", ["lengths", "packed", "cells called"])

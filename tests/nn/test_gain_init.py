@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import register_parametrization
 
 import layernorm as ln
@@ -229,7 +230,6 @@ def test_the_attribute_counts_at_a_reset():
 
 @pytest.mark.parametrize("norm", [None, "layer", "weight"])
 def test_a_reset_draws_what_a_parametrization_computes_from(norm):
-    """In the same order, so that one seed draws the numbers of a module without parametrizations."""
     lstm = ln.LSTM(3, 4, norm=norm)
     names = ["bias_ih_l0"] if norm == "weight" else ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0"]
     for name in names:
@@ -242,12 +242,21 @@ def test_a_reset_draws_what_a_parametrization_computes_from(norm):
         assert 0 < now.abs().max() <= 0.5, name
 
 
-def test_a_gain_that_cannot_be_set_stops_a_reset_before_it_draws():
-    lstm = prune.l1_unstructured(ln.LSTM(3, 4), "gain_hh_l0", 1)
-    before = lstm.weight_ih_l0.detach().clone()
-    with pytest.raises(ValueError, match="gain_hh_l0 of LSTM is computed"):
+@pytest.mark.parametrize(
+    ("norm", "change", "name"),
+    [
+        ("layer", lambda lstm: prune.l1_unstructured(lstm, "gain_hh_l0", 1), "gain_hh_l0"),
+        (None, lambda lstm: weight_norm(lstm, "weight_hh_l0"), "weight_hh_l0"),
+        ("weight", lambda lstm: register_parametrization(lstm, "weight_hh_l0", torch.nn.Dropout()), "weight_hh_l0"),
+    ],
+)
+def test_what_cannot_be_set_stops_a_reset_before_it_draws(norm, change, name):
+    lstm = ln.LSTM(3, 4, norm=norm)
+    change(lstm)
+    before = copy.deepcopy(lstm.state_dict())
+    with pytest.raises(ValueError, match=f"{name} of .*LSTM is computed"):
         lstm.reset_parameters()
-    assert torch.equal(lstm.weight_ih_l0, before)
+    assert all(torch.equal(value, before[key]) for key, value in lstm.state_dict().items())
 
 
 @pytest.mark.parametrize("given", [np.ones(3), np.array(["match"]), torch.tensor(0.3), 10**400, [0.3]], ids=str)

@@ -136,7 +136,7 @@ def test_a_check_finds(what, monkeypatch):
         nonlocal calls
         calls += 1
         if what == "no memory":
-            raise torch.OutOfMemoryError
+            raise torch.OutOfMemoryError("CUDA out of memory")
         factor = {"NaN": torch.nan, "another second call": 1.0 + 1e-6 * (calls == 2)}.get(what, 1.0)
         return [g * factor for g in reference.recurrent_backward(a, *given)]
 
@@ -193,6 +193,7 @@ def test_a_stepper_is_checked_too(network, monkeypatch):
             with warned:
                 y, _ = module.stepper()(x)
             found.append([y, *torch.autograd.grad(y.square().sum(), [*module.parameters()])])
+    assert len(engine.self_check._found) == 2  # with few rows and with many
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
 

@@ -67,7 +67,8 @@ def quantize(model: Model, *, filter_fn: Callable[[torch.nn.Module, str], bool] 
     Raises:
         TypeError: ``model`` is no module, or ``filter_fn`` is no function.
         ValueError: a network whose weights are to become int8 has batch norm or no inputs; its weights are computed
-            (pruning), or int8 already; or it is too large for sums of 32 bits, with more than 133,144 inputs or units.
+            (pruning), parametrized and in training, or int8 already; or it is too large for sums of 32 bits, with more
+            than 133,144 inputs or units.
 
     Example::
 

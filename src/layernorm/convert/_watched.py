@@ -98,7 +98,8 @@ def _with_note(take: Callable[..., Any], note_call: Callable[..., None]) -> Any:
 @contextlib.contextmanager
 def put_back(module: torch.nn.Module) -> Iterator[None]:
     """Puts back what a forward pass changes: buffers, mode, tensors that modules keep from call to call as attributes,
-    such as a state, and torch's random state. Of numbers in a tensor that is no buffer it does not know.
+    such as a state, and torch's random state. It does not undo a change of numbers inside a tensor that is no buffer,
+    or of a list that grows in place.
 
     The buffers' version counters are put back as well: the buffers have their earlier numbers again, so a backward
     whose forward came before stays valid.
@@ -114,16 +115,18 @@ def put_back(module: torch.nn.Module) -> Iterator[None]:
         try:
             yield
         finally:
-            for now, before in buffers:
-                now.clear()
-                now.update(before)
+            for now, before in buffers:  # entry by entry: those of a scripted module are no dict
+                for name in [name for name, _ in now.items() if name not in before]:
+                    del now[name]
+                for name, buffer in before.items():
+                    now[name] = buffer
             for part, training in modes:
                 part.training = training
             for part, values in attributes:
                 _put_tensors_back(vars(part), values)
             with torch.inference_mode():  # where tensors of that mode can be written, and others as well
-                for buffer, earlier in numbers.items():
-                    buffer.copy_(earlier)
+                for tensor, earlier in numbers.items():
+                    tensor.copy_(earlier)
 
 
 def _is_writable(tensor: Tensor) -> bool:

@@ -41,7 +41,7 @@ def show() -> None:
     optional = [(name, machine.version(name) or f"missing: {how}") for name, how in OPTIONAL.items()]
     versions, *others = core()
     write([versions._replace(lines=versions.lines + optional), *others])
-    write([Section("what runs where, unless an engine is asked for", what_runs_where())])
+    write([Section("what runs where, unless an engine is asked for", what_runs_where() + what_is_asked_for())])
 
 
 def write(sections: Iterable[Section]) -> None:
@@ -89,16 +89,18 @@ def what_runs_where() -> list[tuple[str, str]]:
     """Returns which engine runs what on the CPU, and on a GPU if there is one, where a program asks for none."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     lines = [line for device in devices for line in who_runs_what(device)]
-    return [*lines, ("derivatives", "second and higher ones, torch.func: reference"), *what_is_asked_for()]
+    return [*lines, ("derivatives", "second and higher ones, torch.func: reference")]
 
 
 def what_is_asked_for() -> list[tuple[str, str]]:
-    """Returns the engine that LAYERNORM_ENGINE asks for, or the error that every call will raise."""
+    """Returns the engine that LAYERNORM_ENGINE asks for, or the error that a call will raise."""
     name = backends.asked_for()
     try:
-        return [] if name is None else [("asked for", backends.engine(name).__name__.rpartition(".")[2])]
+        if name is not None:
+            backends.engine(name)
     except (ValueError, RuntimeError) as error:
-        return [("asked for", f"every call fails: {error}")]
+        return [("asked for", f"a call fails, unless use() asks for another: {error}")]
+    return [] if name is None else [("asked for", name)]
 
 
 def who_runs_what(device: str) -> list[tuple[str, str]]:

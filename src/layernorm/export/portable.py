@@ -52,11 +52,12 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
         The copy.
 
     Raises:
-        TypeError: ``model`` is no module, or has a module that is a subclass of one of layernorm's.
-        ValueError: a module has something that has no plain form: hooks on its forward or backward, zoneout, or batch
-            norm in a recurrent network, whose statistics differ by time step, or a ``forward`` that was set on it; in
-            training also recurrent or variational dropout, ``gate_clip``, parametrized weights, and
-            ``BatchNorm(unbiased=True)``.
+        TypeError: ``model`` is no module, or has a module that is a subclass of one of layernorm's, accelerated, or
+            compiled by itself.
+        ValueError: a module has something that has no plain form: hooks on its forward or backward, a ``forward`` that
+            was set on it, zoneout, parametrized weights of a norm, or batch norm in a recurrent network, whose
+            statistics differ by time step; in training also recurrent or variational dropout, ``gate_clip``,
+            parametrized weights of a recurrent network, and ``BatchNorm(unbiased=True)``.
 
     Example::
 

@@ -87,15 +87,19 @@ def layers_of(names: Iterable[str], row: Library, formula: str) -> list[tuple[st
 
 
 def _check_others(names: Sequence[str], found: Sequence[str], row: Library, formula: str) -> None:
-    """Checks that no layer or direction is left out because an array of it is missing or has another name."""
+    """Checks that no layer or direction is left out because an array of it is missing or has another name: one that
+    has most arrays, and not all of those of the library's other network."""
     texts = {_text_and_numbers(prefix)[0] for prefix in found}
     for one, other in [pair for words in DIRECTIONS for pair in (words, words[::-1])]:
         texts |= {text.replace(one, other) for text in texts}
     required = [key for key, entry in row.entries.items() if not entry.optional]
     begun = dict.fromkeys(name.removesuffix(key) for key in required for name in names if name.endswith(key))
+    rows = [other for other in rows_of(row.name or row.preset).values() if other is not row]
+    others = {prefix for other in rows for prefix in complete(names, other)}
     for prefix in begun:
-        if prefix not in found and _text_and_numbers(prefix)[0] in texts:
-            missing = [prefix + key for key in required if prefix + key not in names]
+        missing = [prefix + key for key in required if prefix + key not in names]
+        most = 2 * len(missing) < len(required)
+        if most and prefix not in {*found, *others} and _text_and_numbers(prefix)[0] in texts:
             raise ValueError(
                 f"{formula}: missing {missing}, beside other arrays under {prefix!r}; to leave it out pass prefixes="
             )

@@ -125,9 +125,9 @@ def to_state(module: Module, formula: str | None = None, *, prefixes: Prefixes =
 
     Returns:
         Tensors by the library's names. They are copies, on the module's device and of its type. ``eps``,
-        ``forget_bias`` and ``update_bias`` are not among them, as they are arguments of the library's network: take
-        them from ``module.recurrence.formula``. Where only the sum of several biases has an effect, one of them has the
-        sum and the others are zeros.
+        ``forget_bias``, ``update_bias`` and Haste's ``zoneout`` are not among them, as they are arguments of the
+        library's network: take them from ``module.recurrence.formula``, and ``module.zoneout``. Where only the sum of
+        several biases has an effect, one of them has the sum and the others are zeros.
 
     Raises:
         TypeError: ``module`` is no `LSTM`, `GRU` or cell of one.
@@ -264,7 +264,8 @@ def _check_shapes(arrays: Arrays, expected: Mapping[str, tuple[int, ...]], what:
 def _check_module(module: Module, formula: str, row: Library) -> None:
     theirs, ours = PRESETS[row.preset][row.network], module.recurrence.formula
     have = {"norm": module.norm, "proj_size": getattr(module, "proj_size", 0)}  # a cell has no projection
-    have |= {"quantized": module.recurrence.quantized, "zoneout": module.zoneout if any(module._zoneouts) else 0.0}
+    refused = module._zoneouts[1:] if row.preset == "haste" else module._zoneouts  # an argument of Haste's, for h
+    have |= {"quantized": module.recurrence.quantized, "zoneout": module.zoneout if any(refused) else 0.0}
     wanted = {"norm": "layer", "proj_size": 0, "quantized": False, "zoneout": 0.0}
     differ: dict[str, Any] = {name: (have[name], value) for name, value in wanted.items() if have[name] != value}
     free = {ARGUMENTS[name][0] for name in row.free}

@@ -206,11 +206,19 @@ class Normalised(torch.nn.Module):
         Weights, ``bias_ih`` and ``bias_hh`` are drawn as torch draws them, from U(-1/sqrt(H), 1/sqrt(H)). Gains are
         ``gain_init``, and the norms' other biases 0. With ``forget_bias`` the biases of the gate that keeps the old
         state add up to it. In a new module the draws do not depend on ``norm``: one seed gives the same weights and
-        biases under every norm, and those of torch's module.
+        biases under every norm, and those of torch's module. Of a parametrized weight that from which it is computed is
+        drawn.
+
+        Raises:
+            ValueError: a parameter is computed from several, by a parametrization of the user's, or by pruning.
         """
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
-        self._gains()  # before anything is drawn: a computed one cannot be set
+        self._gains()  # before anything is drawn: what is computed cannot be set
         self._forget_biases()
+        lists: Any = self._modules.get("parametrizations", torch.nn.ModuleDict())
+        for name, steps in lists.items():
+            if len(steps) > 1 if name in self._directed else not steps.is_tensor:  # it has several originals
+                parameter_of(self, name)
         for key, parameter in self.named_parameters():
             name = key.removeprefix("parametrizations.").removesuffix(".original")
             if "." in name:  # a parametrization's own, such as a direction and a gain of weight norm

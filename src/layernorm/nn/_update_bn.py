@@ -59,8 +59,8 @@ def update_bn(
     if not parts:
         return
     modes = [(part, part.training) for part in model.modules()]
-    momenta = [(part, _set_momentum(part, None)) for part in parts]
     statistics = [(buffer, buffer.clone()) for part in parts for buffer in part.buffers(recurse=False)]
+    momenta = [(part, _set_momentum(part, None)) for part in parts]
     call = run or (lambda batch: model(_input_of(batch, device)))
     try:
         model.train()

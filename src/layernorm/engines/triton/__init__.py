@@ -30,7 +30,7 @@ from ._norms import normalize_backward as normalize_backward
 from ._norms import normalize_forward as normalize_forward
 from ._norms import normalize_saved as normalize_saved
 from ._self_check import self_check
-from ._steps import TYPES, Arithmetic, TritonLayer
+from ._steps import FEW, TYPES, Arithmetic, TritonLayer
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 MOST_UNITS = 2048
@@ -79,10 +79,14 @@ def prepare(params: Sequence[Tensor], recurrence: Recurrence) -> PreparedLayer:
     p = dict(zip(recurrence.parameter_names, params, strict=True))
     units, size = p["weight_hh"].shape
     sizes = (size, units // GATES[recurrence.network])[: len(recurrence.state_names)]
+
+    def call(rows: int) -> RecurrentArguments:
+        state = [params[0].new_zeros(rows, n) for n in sizes]
+        return RecurrentArguments(params[0].new_zeros(1, rows, p["weight_ih"].shape[1]), state, params, recurrence)
+
     with torch.cuda.device_of(params[0]):
-        state = [params[0].new_zeros(1, n) for n in sizes]
-        a = RecurrentArguments(params[0].new_zeros(1, 1, p["weight_ih"].shape[1]), state, params, recurrence)
-        return (TritonLayer if _computes(a) else SteppedLayer)(params, recurrence)
+        computes = all(_computes(call(rows)) for rows in (1, FEW + 1))  # its steps may have either
+        return (TritonLayer if computes else SteppedLayer)(params, recurrence)
 
 
 def supports(kind: Kind) -> Support:
