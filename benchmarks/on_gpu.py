@@ -2,9 +2,9 @@
 times.
 
 Each line is printed at once, the most telling first. The script names what it had no time for, and where the engine
-failed its own check, so that the plain equations computed. An error ends its section only. With --dry it runs on
-a CPU with Triton's interpreter, to try the script: its times say nothing, and bfloat16, which the interpreter
-multiplies wrongly, shows the engine's own check at work.
+failed its own check, so that the plain equations computed. An error ends its section only. With --dry it runs on a CPU
+with Triton's interpreter, to try the script: its times say nothing, and bfloat16, which the interpreter multiplies
+wrongly, shows the engine's own check at work.
 
 Examples:
     python benchmarks/on_gpu.py

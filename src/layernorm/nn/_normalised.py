@@ -215,8 +215,7 @@ class Normalised(torch.nn.Module):
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         self._gains()  # before anything is drawn: what is computed cannot be set
         self._forget_biases()
-        lists: Any = self._modules.get("parametrizations", torch.nn.ModuleDict())
-        for name, steps in lists.items():
+        for name, steps in self._parametrizations:
             if len(steps) > 1 if name in self._directed else not steps.is_tensor:  # it has several originals
                 parameter_of(self, name)
         for key, parameter in self.named_parameters():
@@ -283,10 +282,15 @@ class Normalised(torch.nn.Module):
         return [f"weight_{side}{suffix}" for suffix in self._suffixes for side in ("ih", "hh") if self.norm == "weight"]
 
     @property
+    def _parametrizations(self) -> list[tuple[str, Any]]:
+        """Each parametrized parameter's name, and the list of what computes it."""
+        lists: Any = self._modules.get("parametrizations")
+        return [] if lists is None else [*lists.items()]
+
+    @property
     def _may_be_drawn(self) -> bool:
         """Says whether the next call may have other weights: in training a user's parametrization may draw them."""
-        lists: Any = self._modules.get("parametrizations", torch.nn.ModuleDict())
-        return self.training and any(len(steps) > (name in self._directed) for name, steps in lists.items())
+        return self.training and any(len(steps) > (name in self._directed) for name, steps in self._parametrizations)
 
     def _set_gain(self, name: str) -> None:
         if isinstance(self.gain_init, int | float):
